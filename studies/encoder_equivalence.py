@@ -13,12 +13,17 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from studies.equivalence import four_devices
 from benchmarks.page import renew, rows_of
-from datasets.commands.gpu.laboratory import KINDS, LIMIT
-from segmenter.config.models import NOT_RESIDUAL
-from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
+from datasets.commands.gpu.laboratory import KINDS, LIMIT, difference
+from segmenter.config.models import NOT_RESIDUAL, EncoderDecoderConfig
+from segmenter.config.recipe import LossConfig
+from tests.helpers.encoder_pairs import DECODERS, ENCODERS, SIDE, STEPS, PairLaboratory, pair
+from tests.helpers.small_training import SGD, Training, batches
 
 _MARK = "<!-- table: python -m studies.encoder_equivalence --page -->"
 REPLICAS = 4
@@ -55,9 +60,32 @@ def main() -> int:
 
 def _print_growth(encoder: str, decoder: str, rates: list[float]) -> None:
     for rate in rates:
-        grown = PairLaboratory(pair(encoder, decoder), rate).grown(_OFF)
+        grown = _grown(pair(encoder, decoder), rate, _OFF)
         said = {"pair": f"{encoder}+{decoder}", "rate": rate, "after each step": [f"{x:.1e}" for x in grown]}
         print(json.dumps({"benchmark": "encoder_equivalence --growth", **said}), flush=True)
+
+
+def _grown(config: EncoderDecoderConfig, rate: float, by: float) -> list[float]:
+    """Return what start weights that are off by `by`, relatively and at random, come to after each step.
+
+    Both trainings are of one device: it is the network's own doing, not that of replicas. Relative to the
+    largest weight.
+    """
+    training = Training(config, LossConfig(), training=SGD.model_copy(update={"learning_rate": rate}))
+    state = [*training.model.variables, *training.optimiser.variables]
+    start, stack = [variable.numpy() for variable in state], batches(STEPS, SIDE)
+    rng = np.random.default_rng(0)
+    found: list[list[dict[str, list[Any]]]] = []
+    for off in (0.0, by):
+        for variable, value in zip(state, start, strict=True):
+            variable.assign(value)
+        for variable in training.model.trainable_variables:
+            variable.assign(variable.numpy() * (1 + off * rng.standard_normal(variable.shape)))
+        found.append([])
+        for step in range(STEPS):
+            training.each(tuple(part[step : step + 1] for part in stack))
+            found[-1].append({"weights": [v.numpy() for v in training.model.trainable_variables]})
+    return [difference(other, straight, "weights") for straight, other in zip(*found, strict=True)]
 
 
 def _measured(encoder: str, decoder: str) -> tuple[dict[str, float], bool]:

@@ -1,9 +1,9 @@
-"""Devices for real, made of the CPU: each choice of them in a process, where they can be set up once."""
+"""Devices for real, made of the CPU: each choice computes the same; memory grows, or is too little."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,102 +11,77 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.laboratory import BATCH, LIMIT
 from segmenter.base.errors import DeviceError
-from segmenter.config.recipe import UNetConfig
+from segmenter.config.recipe import DistributionConfig, LossConfig, UNetConfig
 from segmenter.devices.setup import let_memory_grow, memory_errors
-from segmenter.devices.strategy import load_tensorflow
+from segmenter.devices.strategy import Devices, describe, load_tensorflow, make_devices
 from tests.helpers.exact_network import fake_run, run_predict
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.made_runs import RECIPE
+from tests.helpers.made_training import ROOT
 from tests.helpers.refusals import refused
+from tests.helpers.small_training import NORM, SGD, Training, batches, difference
 from tests.helpers.trained_run import bare_run
 
-ROOT = Path(__file__).resolve().parents[2]
-
-# Two steps of a training on a made batch; prints what a comparison needs.
-_STEPS = """
-import json, sys
-import numpy as np
-from segmenter.config.recipe import DistributionConfig, LossConfig, UNetConfig, TrainingConfig
-from segmenter.devices.strategy import describe, load_tensorflow, make_devices
-
-config, logical = DistributionConfig(**json.loads(sys.argv[1])), json.loads(sys.argv[2])
-load_tensorflow(logical, log_placement=config.log_placement)
-devices = make_devices(config, logical)
-print(describe(devices, 12, "float64"))
-
-import keras
-from segmenter.training.losses import segmentation_loss
-from segmenter.model.building import build_model
-from segmenter.model.normalisation import Normalisation
-from segmenter.training.optimiser import build_optimiser
-from segmenter.training.step import StepParts, make_step
-
-keras.utils.set_random_seed(1)
-with devices.strategy.scope():
-    model = build_model(
-        UNetConfig(depth=1, width=4), 3, 4, dtype="float64", synchronised=devices.replicas > 1
-    )
-    training = TrainingConfig(global_batch=12, optimizer="sgd", learning_rate=0.1, clip_norm=0.1, warmup=0)
-    optimiser = build_optimiser(training, model, 10)
-loss = segmentation_loss(LossConfig(dice=1), None, 12)
-normalisation = Normalisation.of([120.0] * 3, [60.0] * 3)
-step = make_step(StepParts(devices.strategy, model, optimiser, loss, normalisation, 8))
-rng = np.random.default_rng(7)
-image, valid = rng.integers(0, 256, (12, 8, 8, 3), np.uint8), rng.random((12, 8, 8)) > 0.1
-label = rng.integers(0, 4, (12, 8, 8), np.uint8)
-label[0] = 255
-losses = [float(step(devices.distributed((image, valid, label)))[0]) for _ in range(2)]
-weights = np.concatenate([v.numpy().ravel() for v in model.variables])
-print("RESULT", json.dumps({"names": devices.names, "losses": losses, "weights": weights.tolist()}))
-"""
+CLIPPED = SGD.model_copy(update={"clip_norm": 0.1})
 
 
-def steps(logical: int | None, **settings: Any) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    command = [sys.executable, "-c", _STEPS, json.dumps(settings), json.dumps(logical)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done, json.loads(done.stdout.partition("RESULT ")[2])
+def trained(**settings: Any) -> tuple[Devices, list[float], list[Any]]:
+    """Return the devices of a recipe, and the losses and weights of two steps on them."""
+    devices = make_devices(DistributionConfig(**settings))
+    training = Training(NORM, LossConfig(dice=1), strategy=devices.strategy, training=CLIPPED)
+    training.devices = replace(devices, shares=(1,) * devices.replicas)
+    losses = training.each(batches(2))
+    return training.devices, losses, training.weights()
 
 
 @pytest.fixture(scope="module")
-def one() -> dict[str, Any]:
+def one(four_replicas: list[str]) -> tuple[Any, ...]:
     """What one device computes."""
-    result = steps(4, strategy="one_device", devices=[2])[1]
-    assert result["names"] == ["CPU:2"]
-    return result
+    devices, *found = trained(strategy="one_device", devices=[2])
+    assert devices.names == ("CPU:2",)
+    return tuple(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("logical", "settings", "names"),
+    ("settings", "names"),
     [
-        (
-            4,
-            {"strategy": "mirrored", "devices": [3, 0, 1], "soft_placement": False, "log_placement": True},
-            ["CPU:3", "CPU:0", "CPU:1"],
+        ({"strategy": "mirrored", "devices": [3, 0]}, ["CPU:3", "CPU:0"]),
+        *(
+            pytest.param({"cross_device": kind}, [f"CPU:{i}" for i in range(4)], marks=pytest.mark.slow)
+            for kind in ("hierarchical_copy", "reduction_to_one")
         ),
-        (4, {"cross_device": "hierarchical_copy"}, ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
-        (3, {"cross_device": "reduction_to_one"}, ["CPU:0", "CPU:1", "CPU:2"]),
     ],
     ids=str,
 )
 def test_every_choice_of_devices_computes_what_one_does(
-    one: dict[str, Any], logical: int, settings: dict[str, Any], names: list[str]
+    one: tuple[Any, ...], settings: dict[str, Any], names: list[str]
 ) -> None:
-    done, got = steps(logical, **settings)
-    assert got["names"] == names
-    for kind in ("losses", "weights"):
-        largest = np.abs(one[kind]).max()
-        assert np.abs(np.subtract(got[kind], one[kind])).max() / largest <= 1e-10, kind
-    heading, _, table = done.stdout.partition("device  ")[2].partition("\n")
+    devices, losses, weights = trained(**settings)
+    np.testing.assert_allclose(losses, one[0], rtol=LIMIT)
+    assert difference(weights, one[1]) <= LIMIT
+    heading, _, table = describe(devices, BATCH, "float64").partition("device  ")[2].partition("\n")
     assert heading.split() == ["name", "memory", "local", "batch", "precision"]
-    for name, line in zip(names, table.splitlines(), strict=False):
-        assert line.startswith(name)
-        assert f"GiB, shared  {12 // len(names)} " in line
-    if settings.get("log_placement"):
-        assert "/device:CPU:0" in done.stderr
-        assert "placed" in done.stderr or "Executing op" in done.stderr
+    assert [line.split()[0] for line in table.splitlines()[: len(names)]] == names
+    assert table.count(f"GiB, shared  {BATCH // len(names)} ") == len(names)
+
+
+_LOGGED = """
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.strategy import load_tensorflow, make_devices
+load_tensorflow(log_placement=True)
+make_devices(DistributionConfig(log_placement=True))
+import tensorflow
+tensorflow.constant(1) + 1
+"""
+
+
+@pytest.mark.slow
+def test_placements_are_logged_where_it_is_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOGGED], cwd=ROOT, capture_output=True, text=True)
+    assert "/device:CPU:0" in done.stderr
+    assert "placed" in done.stderr or "Executing op" in done.stderr
 
 
 def test_the_log_of_placements_is_refused_when_it_is_too_late(

@@ -36,11 +36,10 @@ RATE = 0.0005
 class PairLaboratory:
     """Trainings of one pair on one device and on several; the step on one device is compiled once."""
 
-    def __init__(self, config: EncoderDecoderConfig, rate: float = RATE) -> None:
+    def __init__(self, config: EncoderDecoderConfig) -> None:
         self._config, self._stack = config, batches(STEPS, SIDE)
-        self._training = SGD.model_copy(update={"learning_rate": rate})
+        self._training = SGD.model_copy(update={"learning_rate": RATE})
         self._one = Training(config, LossConfig(), training=self._training)
-        self._start = [variable.numpy() for variable in self._state()]
         self._at_two: dict[str, Any] = {}
         self._first = self._run(self._one)
 
@@ -62,25 +61,6 @@ class PairLaboratory:
         assign_optimiser(optimiser, self._at_two)
         self._one.each(tuple(part[2:] for part in self._stack))
         return straight, [v.numpy().tobytes() for v in model.variables]
-
-    def grown(self, by: float) -> list[float]:
-        """What start weights that are off by `by`, relatively and at random, come to after each step.
-
-        Both trainings are of one device: it is the network's own doing, not that of replicas. Relative to
-        the largest weight.
-        """
-        rng = np.random.default_rng(0)
-        found: list[list[Mapping[str, list[Any]]]] = []
-        for off in (0.0, by):
-            for variable, start in zip(self._state(), self._start, strict=True):
-                variable.assign(start)
-            for variable in self._one.model.trainable_variables:
-                variable.assign(variable.numpy() * (1 + off * rng.standard_normal(variable.shape)))
-            found.append([])
-            for step in range(STEPS):
-                self._one.each(tuple(part[step : step + 1] for part in self._stack))
-                found[-1].append({"weights": _trainable(self._one)})
-        return [difference(other, straight, "weights") for straight, other in zip(*found, strict=True)]
 
     def wide_sums(self) -> list[str]:
         """Sums of more than two tensors in the step, which TensorFlow takes in any order."""

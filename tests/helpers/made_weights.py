@@ -100,9 +100,11 @@ def pickled(found: Any) -> bytes:
 
 
 def _tensors(found: Any) -> list[Stored]:
+    """One tensor of each storage."""
     if isinstance(found, Stored):
         return [found]
-    return [t for value in found.values() for t in _tensors(value)] if isinstance(found, dict) else []
+    tensors = [t for value in found.values() for t in _tensors(value)] if isinstance(found, dict) else []
+    return list({tensor.key: tensor for tensor in tensors}.values())
 
 
 def zip_file(

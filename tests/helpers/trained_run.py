@@ -13,6 +13,7 @@ from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.model.size import weight_shapes
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.log import LOG, log_line
 from segmenter.runs.records import ShownWindow, as_base64, save_windows
@@ -47,6 +48,16 @@ def bare_run(path: Path, *given: Any, **changes: Any) -> Run:
     run = unsaved_run(path, *given, **changes)
     run.save()
     return run
+
+
+def run_with_weights(path: Path, recipe: Recipe, names: Sequence[str], bands: int = 3) -> Path:
+    """A run directory with a checkpoint of random weights, which is all that a fine-tuning takes."""
+    scale, rng = Normalisation.of([0.0] * bands, [1.0] * bands), np.random.default_rng(5)
+    bare_run(path, names, recipe, normalisation=scale, band_count=bands, metres_per_pixel=1.0)
+    shapes = weight_shapes(recipe.model, bands, len(names)).items()
+    arrays = {f"model/{name}": rng.normal(len(shape) < 4, 0.2, shape).astype("f4") for name, shape in shapes}
+    save_checkpoint(path, 7, {**arrays, "position": np.zeros(4)}, keep=2)
+    return path
 
 
 def trained_run(

@@ -1,23 +1,31 @@
-"""Normalisation: of pixels of any type, exactly; of batches, over all replicas and windows of a step.
+"""Layers over replicas and windows: normalisation of pixels and of batches, dropout by the global batch.
 
 Each law of batches is also held against Keras' `synchronized=True` or a naive variant where that breaks it.
 """
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.collectives import collectives_of
 from datasets.commands.gpu.bench import strategy_of
+from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import UNetConfig
 from segmenter.model.batchnorm import SyncBatchNorm
 from segmenter.model.building import build_model
+from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import network_geometry
-from segmenter.runs.checkpoints import assign_weights, weight_arrays
+from segmenter.runs.checkpoints import assign_weights, transfer_weights, weight_arrays
+from tests.helpers.refusals import refused
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
 
 
 @pytest.mark.parametrize("by_rows", [True, False])
@@ -84,7 +92,8 @@ def share(layer: Any, x: Any, training: bool) -> dict[str, Any]:
         y = layer(x, training=training)
         loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float64)))
     dx, *gradients = tape.gradient(loss, [x, *weights])
-    return {"y": y, "dx": dx, "weights": tf.concat([tf.cast(g, tf.float64) for g in gradients], 0)}
+    found = [tf.zeros(0, tf.float64), *(tf.cast(g, tf.float64) for g in gradients)]
+    return {"y": y, "dx": dx, "weights": tf.concat(found, 0)}
 
 
 def alone(kind: str, x: NDArray[Any], *, training: bool = True, **options: Any) -> Arrays:
@@ -145,7 +154,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_one_device_is_keras(tensorflow: ModuleType, case: str, training: bool) -> None:
+def test_one_device_is_keras(case: str, training: bool) -> None:
     options = dict(CASES[case])
     x = images(options.pop("shape", (4, 6, 7, 5)))
     ours, keras = (alone(kind, x, training=training, **options) for kind in ("ours", "keras"))
@@ -154,7 +163,7 @@ def test_one_device_is_keras(tensorflow: ModuleType, case: str, training: bool) 
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_replicas_are_one_device(tensorflow: ModuleType, four_replicas: list[str], split: str) -> None:
+def test_replicas_are_one_device(four_replicas: list[str], split: str) -> None:
     x = images((8, 6, 7, 5))
     one, many = alone("keras", x), together(four_replicas, "ours", x, SPLITS[split])
     for name in ("y", "dx", "weights"):
@@ -167,7 +176,7 @@ def test_replicas_are_one_device(tensorflow: ModuleType, four_replicas: list[str
     assert off(many["moving"][0], 0.9 * before + 0.1 * np.concatenate([mean, variance])) <= EXACT
 
 
-def test_a_batch_without_pixels_teaches_nothing(tensorflow: ModuleType, four_replicas: list[str]) -> None:
+def test_a_batch_without_pixels_teaches_nothing(four_replicas: list[str]) -> None:
     empty = together(four_replicas, "ours", images((0, 6, 7, 5)), [0, 0, 0, 0])
     before = np.concatenate(layer_of("keras", (0, 6, 7, 5)).get_weights()[2:])
     assert (empty["moving"] == before).all()
@@ -175,7 +184,7 @@ def test_a_batch_without_pixels_teaches_nothing(tensorflow: ModuleType, four_rep
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_sound_from_the_first_step(tensorflow: ModuleType, four_replicas: list[str], policy: str) -> None:
+def test_sound_from_the_first_step(four_replicas: list[str], policy: str) -> None:
     """Mean 1000, deviation 1: float32 has 7 digits, of which the mean takes 3.
 
     Held against float64 statistics of the same quantised input (float16 has steps of 0.5 there). Tolerance:
@@ -191,11 +200,12 @@ def test_sound_from_the_first_step(tensorflow: ModuleType, four_replicas: list[s
 
     def errors(kind: str) -> tuple[float, float, float]:
         options = {"momentum": 0.0, "dtype": policy, "scale": False, "center": False, "epsilon": 1e-3}
-        result = together_untrained(four_replicas, kind, x, **options)
+        result = together(four_replicas, kind, x, SPLITS["even"], **options)
+        assert result["y"].dtype == x.dtype
         return (
-            float(np.abs(result["moving"][:3] - mean).max()),
-            float(np.abs(result["moving"][3:] / variance - 1).max()),
-            float(np.abs(result["y"] - expected).max()),
+            float(np.abs(result["moving"][0, :3] - mean).max()),
+            float(np.abs(result["moving"][0, 3:] / variance - 1).max()),
+            float(np.abs(result["y"].astype(np.float64) - expected).max()),
         )
 
     ours, keras = errors("ours"), errors("keras synchronized")
@@ -206,27 +216,7 @@ def test_sound_from_the_first_step(tensorflow: ModuleType, four_replicas: list[s
     assert keras[2] > 10 * limits[2]
 
 
-def together_untrained(replicas: list[str], kind: str, x: NDArray[Any], **options: Any) -> Arrays:
-    import tensorflow as tf
-
-    strategy = strategy_of(len(replicas))
-    with strategy.scope():
-        layer = layer_of(kind, x.shape, **options)
-    local = len(x) // len(replicas)
-
-    @tf.function
-    def step(parts: Any) -> Any:
-        return strategy.run(lambda x: layer(x, training=True), args=(parts,))
-
-    parts = strategy.experimental_distribute_values_from_function(
-        lambda c: tf.constant(x[c.replica_id_in_sync_group * local :][:local])
-    )
-    y = np.concatenate([v.numpy() for v in strategy.experimental_local_results(step(parts))])
-    assert y.dtype == x.dtype
-    return {"y": y.astype(np.float64), "moving": np.concatenate([v.numpy() for v in layer.weights])}
-
-
-def test_mixed_precision_keeps_what_it_is_given(tensorflow: ModuleType) -> None:
+def test_mixed_precision_keeps_what_it_is_given() -> None:
     """float16 in and out, float32 between: the gradient too is off by no more than roundings to float16."""
     x = images((4, 6, 7, 5), "float16")
     mixed, exact = alone("ours", x, dtype="mixed_float16"), alone("keras", x.astype(np.float64))
@@ -242,7 +232,7 @@ def models(policy: str = "float32") -> tuple[Any, Any]:
     return tuple(build_model(config, 3, 4, dtype=policy, synchronised=s) for s in (False, True))  # type: ignore[return-value]
 
 
-def test_weights_are_keras_by_name_and_order(tensorflow: ModuleType) -> None:
+def test_weights_are_keras_by_name_and_order() -> None:
     keras, ours = models()
     assert [w.path for w in ours.weights] == [w.path for w in keras.weights]
     norm = ours.get_layer("down0_norm0")
@@ -265,7 +255,7 @@ def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
     assert network_geometry(models()[1]) == network_geometry(models()[0])
 
 
-def test_frozen_it_predicts(tensorflow: ModuleType) -> None:
+def test_frozen_it_predicts() -> None:
     layer, x = layer_of("ours", (2, 4, 4, 3)), images((2, 4, 4, 3))
     predicted = layer(x, training=False)
     layer.trainable = False
@@ -284,3 +274,179 @@ def test_what_is_not_offered_is_refused(tensorflow: ModuleType) -> None:
         gradient = share(layer, x, True)["dx"]
     with pytest.raises(LookupError, match="first derivatives"):
         outer.gradient(gradient, x)
+
+
+RATE = 0.3
+MODEL = UNetConfig(depth=1, width=4, dropout=RATE)
+Mask = NDArray[np.bool_]
+
+
+def layer(seed: int = 5, rate: float = RATE, dtype: Any = "float32", kind: str = "GlobalDropout") -> Any:
+    from segmenter.model import dropout
+
+    return getattr(dropout, kind)(rate, seed, dtype=dtype)
+
+
+def kept(output: Any) -> Mask:
+    return np.asarray(output) != 0
+
+
+def masks(
+    replicas: int,
+    shape: tuple[int, ...],
+    dtype: str = "float32",
+    steps: int = 3,
+    kind: str = "GlobalDropout",
+) -> Mask:
+    """(steps, B, …): the masks of the global batch in the first steps."""
+    strategy = strategy_of(replicas)
+    with strategy.scope():
+        dropout = layer(dtype=keras.DTypePolicy(dtype), kind=kind)
+        dropout.build(shape)
+
+    @tf.function
+    def step() -> Any:
+        local = tf.ones((shape[0] // replicas, *shape[1:]), dropout.compute_dtype)
+        return strategy.run(lambda: dropout(local, training=True))
+
+    return np.stack([np.concatenate(strategy.experimental_local_results(step())) != 0 for _ in range(steps)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("float32", (8, 3)), ("float64", (4, 3, 7, 5)), ("mixed_float16", (8, 3, 5, 8))]
+)
+def test_replicas_draw_the_mask_of_the_global_batch(dtype: str, shape: tuple[int, ...]) -> None:
+    one = masks(1, shape)
+    for replicas in (2, 4):
+        assert np.array_equal(masks(replicas, shape, dtype), one)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"), [("GlobalDropout", (8,)), ("GlobalDropout", (3, 0, 1, 4)), ("DropPath", (2, 2, 2, 2))]
+)
+def test_masks_go_with_the_images_in_whatever_order(kind: str, shares: tuple[int, ...]) -> None:
+    """Replicas that have the images of some slots, as many as each can, draw the masks of these slots."""
+    shape, order = (8, 3, 5, 6), np.random.default_rng(4).permutation(8)
+    blocks = np.split(order, np.cumsum(shares)[:-1])
+    strategy = strategy_of(len(shares))
+    with strategy.scope():
+        dropout = layer(kind=kind)
+        dropout.build(shape)
+
+    def own(slot_b: Any) -> Any:
+        with masks_of(slot_b, 8):
+            return dropout(tf.ones((slot_b.shape[0], *shape[1:])), training=True)
+
+    @tf.function
+    def step() -> Any:
+        slots = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(blocks[context.replica_id_in_sync_group], tf.int64)
+        )
+        return strategy.run(own, args=(slots,))
+
+    expected = masks(1, shape, steps=2, kind=kind)
+    for in_order in expected:
+        found = np.concatenate(strategy.experimental_local_results(step()))
+        np.testing.assert_array_equal(found != 0, in_order[order])
+
+
+def test_drop_path_leaves_out_whole_images_the_same_ones_on_any_number_of_replicas() -> None:
+    shape, steps = (8, 3, 5, 6), 40
+    one = masks(1, shape, steps=steps, kind="DropPath")
+    images = one[:, :, 0, 0, 0]
+    assert np.array_equal(one, np.broadcast_to(images[..., None, None, None], one.shape))
+    assert abs(images.mean() - (1 - RATE)) < 5 * np.sqrt(RATE * (1 - RATE) / images.size)
+    assert len({tuple(step) for step in images.tolist()}) > 20
+    for replicas in (2, 4):
+        assert np.array_equal(masks(replicas, shape, "mixed_float16", steps, kind="DropPath"), one)
+
+
+def test_masks_differ_between_images_replicas_steps_and_layers() -> None:
+    drawn = masks(4, (8, 5, 5, 8)).reshape(3 * 8, -1)
+    other = kept(layer(6)(np.ones((8, 5, 5, 8), "float32"), training=True)).reshape(8, -1)
+    every = np.concatenate([drawn, other]).astype(float)
+    correlation = np.corrcoef(every) - np.eye(len(every))
+    assert np.abs(correlation).max() < 0.35  # 200 draws: 5 standard deviations; the same mask has 1
+
+
+@pytest.mark.parametrize(("rate", "dtype"), [(0.1, "float32"), (0.5, "float64"), (0.9, "mixed_float16")])
+def test_share_and_scale(rate: float, dtype: str) -> None:
+    policy = keras.DTypePolicy(dtype)
+    x = np.random.default_rng(0).uniform(1, 2, (50, 40, 51)).astype(policy.compute_dtype)
+    y = np.asarray(layer(rate=rate, dtype=policy)(x, training=True))
+    assert y.dtype == x.dtype
+    assert abs(kept(y).mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / x.size)
+    np.testing.assert_allclose(y[kept(y)], x[kept(y)] / (1 - rate), rtol=2 * np.finfo(x.dtype).eps)
+
+
+def test_dropout_does_nothing_but_in_training() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
+    dropout = layer()
+    assert np.array_equal(dropout(x), x)
+    assert np.array_equal(dropout(x, training=False), x)
+    assert np.array_equal(layer(rate=0.0)(x, training=True), x)
+    assert dropout.masks.numpy().tolist() == [5, 0]
+    for rate in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="expected a rate"):
+            layer(rate=rate)
+
+
+def _in_a_loop(dropout: Any, x: Any) -> Any:
+    calls = tf.TensorArray(x.dtype, 3)
+    for i in tf.range(3):  # a tf.while_loop, as micro-batches are
+        calls = calls.write(i, dropout(x, training=True))
+    return calls.stack()
+
+
+def _one_by_one(dropout: Any, x: Any) -> Any:
+    return tf.stack([dropout(x, training=True) for _ in range(3)])
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
+    """XLA has other numbers than TensorFlow for the same key and counter; both repeat their own."""
+
+    def drawn(calls: Callable[..., Any], seed: int, compiled: bool = True) -> Mask:
+        x, dropout = tf.ones((2, 3, 6)), layer(seed)
+        dropout.build(x.shape)
+        found = kept((tf.function(calls, jit_compile=xla) if compiled else calls)(dropout, x))
+        assert dropout.masks.numpy().tolist() == [seed, 3]
+        return found
+
+    first = drawn(_in_a_loop, 5)
+    assert np.array_equal(first, drawn(_one_by_one, 5))
+    if not xla:
+        assert np.array_equal(first, drawn(_one_by_one, 5, compiled=False))
+    every = np.concatenate([first, drawn(_in_a_loop, 6)]).reshape(12, -1)  # 2 seeds, 3 calls, 2 images
+    assert len(np.unique(every, axis=0)) == 12
+
+
+def network(seed: int) -> Any:
+    keras.utils.set_random_seed(seed)
+    return build_model(MODEL, 3, 4)
+
+
+def test_masks_go_on_where_a_checkpoint_left_them_and_an_older_one_is_not_resumed() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    whole, resumed = network(1), network(2)
+    whole(x, training=True)
+    arrays = weight_arrays(whole, "model")
+    expected = [np.asarray(whole(x, training=True)) for _ in range(2)]
+    assign_weights(resumed, arrays, "model")
+    got = [np.asarray(resumed(x, training=True)) for _ in range(2)]
+    np.testing.assert_array_equal(got, expected)
+    assert not np.array_equal(*expected)
+
+    model = network(1)
+    arrays = weight_arrays(model, "model")
+    del arrays["model/dropout/masks"]
+    arrays["model/dropout/seed_generator/seed_generator_state"] = np.zeros(2, np.uint32)
+    assign_weights(model, arrays, "model", predicting=True)
+    with refused(CheckpointError, where="checkpoint", got="none"):
+        assign_weights(model, arrays, "model")
+
+    model, other = network(1), network(2)
+    before = model.get_layer("dropout").masks.numpy()
+    kept_names, fresh = transfer_weights(model, weight_arrays(other, "model"))
+    assert np.array_equal(model.get_layer("dropout").masks.numpy(), before)
+    assert not any("masks" in name for name in [*kept_names, *fresh])

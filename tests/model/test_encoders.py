@@ -1,4 +1,4 @@
-"""Encoders: Keras' outputs to the bit, atrous features on the coarse grid, stable names, a stage each."""
+"""Encoders: Keras' outputs to the bit, atrous features on the coarse grid; stages, their rates and decay."""
 
 import re
 from pathlib import Path
@@ -9,22 +9,25 @@ import keras
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError, ConfigError
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
-from segmenter.config.recipe import UNetConfig
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
+from segmenter.model import encoders
 from segmenter.model.batchnorm import SyncBatchNorm
 from segmenter.model.building import build_model, shapes_of, stages_of
 from segmenter.model.encoders.keras_applications import SOURCES
 from segmenter.model.layers import BilinearUpSampling, ChannelNorm, Layers
-from segmenter.model.stages import stages_told
+from segmenter.model.size import check_weights, stage_of, training_bytes_per_image, weight_shapes
+from segmenter.model.stages import Pace, pace_of, part_of, stages_told
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, pair
 from tests.helpers.executed_sums import widest_sum
-from tests.helpers.small_encoders import small_encoder
+from tests.helpers.refusals import refused
+from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
 
-KERAS = (
-    *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),
-    *(f"efficientnet_v2_{size}" for size in ("b0", "b1", "b2", "b3", "s")),
-)
-SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name != "mobilenet_v2" else []) for name in KERAS]
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name != "mobilenet_v2" else []) for name in SOURCES]
 ATROUS = [each for each in SLOW if each.values[0] not in NOT_ATROUS]
 
 
@@ -33,11 +36,9 @@ def config(encoder: str, **options: Any) -> EncoderDecoderConfig:
 
 
 def features_model(encoder: str, *, bands: int = 3, synchronised: bool = True, **options: Any) -> Any:
-    from segmenter.model.encoders import ENCODERS
-
     image = keras.Input((None, None, bands))
     layers = Layers(keras.DTypePolicy("float32"), synchronised)
-    features = ENCODERS[encoder](image, layers, config(encoder, **options))
+    features = encoders.ENCODERS[encoder](image, layers, config(encoder, **options))
     return keras.Model(image, [each for each in features if each is not None])
 
 
@@ -59,7 +60,7 @@ def known_as(path: str) -> str:
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_outputs_at_inference_are_those_of_keras_to_the_bit(tensorflow: ModuleType, name: str) -> None:
+def test_outputs_at_inference_are_those_of_keras_to_the_bit(name: str) -> None:
     theirs = SOURCES[name].network(4)
     ours = features_model(name, bands=4, drop_path=0 if name in NOT_RESIDUAL else 0.2)
     unlike_new(theirs.weights)
@@ -77,14 +78,28 @@ def test_outputs_at_inference_are_those_of_keras_to_the_bit(tensorflow: ModuleTy
     assert strides == ([2, 4, 8, 16, 32] if name != "convnext_tiny" else [4, 8, 16, 32])
 
 
+def check_drop_path(model: Any, rate: float) -> None:
+    """The last residual block has the whole rate, those before have it by their number.
+
+    Blocks without a shortcut, which drop nothing, do not count.
+    """
+    rates = [layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"]
+    assert len(rates) >= 8 * (rate > 0)
+    assert rates == pytest.approx(np.arange(1, len(rates) + 1) * rate / max(1, len(rates)))
+
+
 @pytest.mark.parametrize("output_stride", [pytest.param(16, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", ATROUS)
-def test_atrous_features_hold_the_strided_ones(tensorflow: ModuleType, name: str, output_stride: int) -> None:
+def test_atrous_features_hold_the_strided_ones(name: str, output_stride: int) -> None:
     """One of every so many of the dense features is the coarse one: the weights see what they learned on."""
     coarse = features_model(name)
-    dense = features_model(name, decoder="deeplabv3plus", output_stride=output_stride)
+    drop_path = 0 if name in NOT_RESIDUAL else 0.3
+    atrous = {"decoder": "deeplabv3plus", "output_stride": output_stride}
+    dense = features_model(name, **atrous, drop_path=drop_path)
+    check_drop_path(dense, drop_path)
     unlike_new(coarse.variables)
-    for a, b in zip(dense.variables, coarse.variables, strict=True):
+    learned = [v for v in dense.variables if not v.path.endswith("/masks")]
+    for a, b in zip(learned, coarse.variables, strict=True):
         assert a.path == b.path
         a.assign(b)
     image = np.random.default_rng(1).random((1, 128, 160, 3), np.float32)
@@ -99,9 +114,10 @@ def test_atrous_features_hold_the_strided_ones(tensorflow: ModuleType, name: str
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_weights_have_the_same_names_in_each_model_and_a_stage(tensorflow: ModuleType, name: str) -> None:
+def test_weights_have_the_same_names_in_each_model_and_a_stage(name: str) -> None:
     model = config(name, decoder_width=8, drop_path=0 if name in NOT_RESIDUAL else 0.2, dropout=0.1)
     first, second = (build_model(model, 3, 5, synchronised=True) for _ in range(2))
+    check_drop_path(first, model.drop_path)
     paths = [v.path for v in first.variables]
     assert paths == [v.path for v in second.variables]
     assert len(set(paths)) == len(paths)
@@ -115,30 +131,17 @@ def test_weights_have_the_same_names_in_each_model_and_a_stage(tensorflow: Modul
     assert kernels[0][2] == 3  # of the bands: by it a fine-tuning knows whether its first layer is kept
 
 
-@pytest.mark.parametrize(
-    "name", ["efficientnet_lite0", *(each for each in SLOW if each.values[0] not in NOT_RESIDUAL)]
-)
-@pytest.mark.parametrize("atrous", [False, True])
-def test_the_last_residual_block_has_the_whole_rate_of_drop_path(
-    tensorflow: ModuleType, name: str, atrous: bool
-) -> None:
-    """Those before have it by their number: blocks without a shortcut, which drop nothing, do not count."""
-    if atrous and name in NOT_ATROUS:
-        return
-    options = {"decoder": "deeplabv3plus", "output_stride": 8} if atrous else {}
-    model = features_model(name, drop_path=0.3, **options)
-    rates = [layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"]
-    assert len(rates) >= 8
-    assert rates == pytest.approx(np.arange(1, len(rates) + 1) * 0.3 / len(rates))
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each family an encoder with hardly any blocks; MobileNetV2's is made."""
+    for family in ("resnet", "efficientnet_lite"):
+        narrow(family, monkeypatch)
+    monkeypatch.setitem(encoders.ENCODERS, "convnext_tiny", smallest_of_keras("convnext_tiny"))
+    monkeypatch.setitem(encoders.ENCODERS, SMALL, small_encoder())
 
 
-def test_drop_path_is_at_the_end_of_each_branch_and_grows(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from segmenter.model.encoders import ENCODERS
-
-    monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
-    model = features_model("mobilenet_v2", drop_path=0.6)
+def test_drop_path_is_at_the_end_of_each_branch_and_grows(small: None) -> None:
+    model = features_model(SMALL, drop_path=0.6)
     found = {layer.name: layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"}
     assert found == pytest.approx({"b4b_add_drop_path": 0.3, "b4c_add_drop_path": 0.6})
     dropped = {name: model.get_layer(name).input._keras_history.operation.name for name in found}
@@ -158,14 +161,9 @@ def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: Modu
         assert np.abs(np.asarray(found, np.float64) - expected).max() <= limit
 
 
-def test_logits_are_of_full_resolution_and_32_bits(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from segmenter.model.encoders import ENCODERS
-
-    monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
-    for decoder in ("unet", "fpn", "upernet", "deeplabv3plus"):
-        model = build_model(config("mobilenet_v2", decoder=decoder), 4, 6, dtype="mixed_float16")
+def test_logits_are_of_full_resolution_and_32_bits(small: None) -> None:
+    for decoder in DECODERS:
+        model = build_model(config(SMALL, decoder=decoder), 4, 6, dtype="mixed_float16")
         wide = {layer.name for layer in model.layers if layer.output.dtype == "float32"}
         assert wide == {"image", "logits", "logits_enlarge"}
         logits = model(np.zeros((1, 64, 96, 4), np.float32))
@@ -220,6 +218,7 @@ MODELS = {
     **{f"resnet18, {decoder}": pair("resnet18", decoder) for decoder in DECODERS},
 }
 QUICK = {("unet", "mixed_float16"), ("efficientnet_lite0, fpn", "float32")}
+"""With hardly any blocks; the slow tests have the whole encoders."""
 CASES = [(name, dtype) for name in MODELS for dtype in ("float32", "mixed_float16")]
 
 
@@ -227,8 +226,10 @@ CASES = [(name, dtype) for name in MODELS for dtype in ("float32", "mixed_float1
     ("name", "dtype"), [pytest.param(*e, marks=[] if e in QUICK else [pytest.mark.slow]) for e in CASES]
 )
 def test_a_model_that_keras_saved_is_the_same(
-    tensorflow: ModuleType, tmp_path: Path, rng: np.random.Generator, name: str, dtype: str
+    tmp_path: Path, rng: np.random.Generator, request: pytest.FixtureRequest, name: str, dtype: str
 ) -> None:
+    if (name, dtype) in QUICK:
+        request.getfixturevalue("small")
     model = build_model(MODELS[name], 3, 4, dtype=dtype, synchronised=True)
     image = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
     model(image, training=True)  # statistics and masks that are not those of a new model
@@ -247,3 +248,129 @@ def _output(model: Any, image: Any, training: bool) -> Any:
     found = model(image, training=training).numpy()
     model.set_weights(before)
     return found
+
+
+MODEL = UNetConfig(depth=2, width=2, upsampling="transpose")
+
+
+def pace(**settings: Any) -> Pace:
+    stages = {path: stage_of(path, MODEL) for path in weight_shapes(MODEL, 3, 4)}
+    return pace_of(stages, TrainingConfig(**settings))
+
+
+def test_a_stage_goes_before_its_part_and_trains_after_the_frozen_epochs() -> None:
+    found = pace(rates={"encoder": 0.1, "encoder stage 1": 0.05, "decoder": 0, "head": 1})
+    assert found.rates["down0_conv0/kernel"] == 0.05
+    assert found.rates["down1_norm0/beta"] == found.rates["bottom_conv1/kernel"] == 0.1
+    assert "logits/kernel" not in found.rates
+    assert not found.trains("up0_conv0/kernel")
+    assert found.trains("logits/kernel", 0)
+
+    found = pace(freeze_encoder=2)
+    assert [found.trains("down0_conv0/kernel", epoch) for epoch in range(4)] == [False, False, True, True]
+    assert all(found.trains(path, 0) for path in ("up0_conv0/kernel", "enlarge1/bias", "logits/bias"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MODEL,
+        *(pair(SMALL, decoder) for decoder in DECODERS),
+        *(pair(encoder, "unet") for encoder in ("convnext_tiny", "efficientnet_lite0", "resnet18")),
+    ],
+)
+def test_the_stages_told_are_those_of_the_model_that_is_built(small: None, config: ModelConfig) -> None:
+    built = stages_of(build_model(config, 3, 4), config)
+    told, found = ({(part_of(p), stage) for p, stage in of.items()} for of in (stages_told(config), built))
+    assert told == found
+
+
+def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:
+    with refused(ConfigError, where="training.rates", got="encoder stage 3"):
+        pace(rates={"encoder stage 3": 0.1})
+    with refused(ConfigError, where="training.rates", got="none"):
+        pace(rates={"decoder": 0, "head": 0}, freeze_encoder=1)
+    with refused(ConfigError, where="training.freeze_encoder", got=1):
+        pace(rates={"encoder": 0}, freeze_encoder=1)
+    with refused(ConfigError, where="training.freeze_norms", got="all"):
+        pace_of(
+            {"stem_conv/kernel": "encoder stage 1", "logits/kernel": "head"},
+            TrainingConfig(freeze_norms="all"),
+        )
+
+
+CONFIGS: list[dict[str, Any]] = [
+    {"depth": 1, "width": 2},
+    {"depth": 3, "width": 3, "max_width": 5, "upsampling": "transpose", "dropout": 0.5},
+    {"depth": 2, "width": 4, "normalisation": "none", "upsampling": "bilinear"},
+]
+
+
+@pytest.mark.parametrize(("settings", "synchronised"), [*zip(CONFIGS, (True, False, True), strict=True)])
+def test_the_shapes_are_those_of_the_built_model(settings: dict[str, Any], synchronised: bool) -> None:
+    config = UNetConfig(**settings)
+    model = build_model(config, 5, 7, synchronised=synchronised)
+    built = {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
+    shapes = dict(weight_shapes(config, 5, 7))
+    assert {name: shapes[name] for name in built} == built
+    assert shapes.keys() == built.keys()
+
+
+def arrays(config: UNetConfig) -> dict[str, Any]:
+    return {
+        f"model/{name}": np.ones(shape, np.float32) for name, shape in weight_shapes(config, 3, 4).items()
+    }
+
+
+def test_weights_that_do_not_fit_are_refused_without_a_model() -> None:
+    """A width of 256 at depth 6 would be 4.4 GB; nothing is made here but the weights that are there."""
+    small, huge = UNetConfig(depth=1, width=2), UNetConfig(depth=6, width=256, max_width=2048)
+    file, there = Path("run/best.npz"), arrays(small)
+    check_weights(there, weight_shapes(small, 3, 4), file)
+    with pytest.raises(CheckpointError, match=r"best.npz: .*down0_conv0/kernel of shape \(3, 3, 3, 256\)"):
+        check_weights(there, weight_shapes(huge, 3, 4), file)
+    with refused(CheckpointError, where="run/best.npz", got="(1, 1, 2, 4)"):
+        check_weights(there, weight_shapes(small, 3, 5), file)
+    there["model/logits/bias"] = np.zeros(4, "U3")
+    with refused(CheckpointError, where="run/best.npz", got="(4,) of <U3"):
+        check_weights(there, weight_shapes(small, 3, 4), file)
+    there["model/logits/bias"] = np.array([0, np.nan, 0, 0], np.float32)
+    with refused(CheckpointError, where="run/best.npz", expected="finite weights, logits/bias"):
+        check_weights(there, weight_shapes(small, 3, 4), file)
+
+
+CARDS, GIB = 4, 1 << 30
+SAID = re.compile(r"^# Memory: +about (?P<gib>[\d.]+) GiB a GPU at (?P<cards>\d) × (?P<tiles>\d+) tiles")
+FOUND = {
+    path.stem: match
+    for path in sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+    for line in path.read_text().splitlines()
+    if (match := SAID.match(line))
+}
+CLASSES = {
+    "potsdam": 6,
+    "potsdam_pretrained": 6,
+    "naic2020": 8,
+    "naic2020_pretrained": 8,
+    "naic2020_round2": 14,
+}
+"""Bands and classes of the dataset; others would change the head alone, some megabytes."""
+
+
+@pytest.mark.parametrize(  # those of a whole ResNet50 take half a minute to build
+    "name", [pytest.param(each, marks=[pytest.mark.slow] if "pretrained" in each else []) for each in CLASSES]
+)
+def test_the_memory_that_a_recipe_names_is_the_formulas(name: str) -> None:
+    recipe = load_recipe(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
+    precision, side = recipe.training.precision, recipe.tiles.size
+    assert int(FOUND[name]["cards"]) == CARDS
+    tiles = recipe.training.global_batch // CARDS
+    assert int(FOUND[name]["tiles"]) == tiles
+    model = build_model(recipe.model, 3, CLASSES[name], dtype=precision, synchronised=True)
+    each = training_bytes_per_image(model, side, side, mixed=precision == "mixed_float16")
+    parameters = sum(int(variable.shape.num_elements()) for variable in model.trainable_variables)
+    assert f"{(tiles * each + 16 * parameters) / GIB + 1:.1f}" == FOUND[name]["gib"]
+
+
+def test_every_recipe_for_four_cards_says_it() -> None:
+    assert set(FOUND) == set(CLASSES)

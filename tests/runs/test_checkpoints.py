@@ -200,33 +200,28 @@ def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path)
         pass
 
 
-def test_the_folder_is_synced_after_the_name_is_there(tmp_path: Path, monkeypatch: Any) -> None:
-    synced: list[tuple[bool, bool]] = []
-    path = tmp_path / "a.npz"
-
-    def fsync(handle: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{handle}").resolve() == tmp_path.resolve(), path.exists()))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    save_arrays(path, {"a": np.zeros(1)})
-    assert synced == [(False, False), (True, True)]
-
-
-def test_a_new_folders_name_is_synced_in_the_one_above(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_is_synced_before_its_name_is_there_and_each_new_name_in_the_folder_above(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     """A file that is on the disk is lost with its folder, if the power fails before the folder's name is."""
     synced: list[tuple[str, list[str]]] = []
 
     def fsync(handle: int) -> None:
         path = Path(f"/proc/self/fd/{handle}").resolve()
-        if path.is_dir():
-            synced.append((path.name, sorted(each.name for each in path.iterdir())))
+        folder = path if path.is_dir() else path.parent
+        names = sorted(each.name for each in folder.iterdir() if not each.name.startswith(".step"))
+        synced.append((path.name if folder == path else "the file", names))
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.chdir(tmp_path)
     with alone_in(Path("runs") / "mine"):
         assert sorted(synced) == sorted([(tmp_path.name, ["runs"]), ("runs", ["mine"])])
         save_checkpoint(Path("runs") / "mine", 1, {"a": np.zeros(1)}, keep=1)
-    assert synced[2:] == [("mine", [".lock", "checkpoints"]), ("checkpoints", ["step-00000001.npz"])]
+    assert synced[2:] == [
+        ("mine", [".lock", "checkpoints"]),
+        ("the file", []),
+        ("checkpoints", ["step-00000001.npz"]),
+    ]
 
 
 def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:

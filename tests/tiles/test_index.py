@@ -26,7 +26,7 @@ from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
 from tests.helpers.made_runs import flipped
 from tests.helpers.refusals import refused
 
-Make = Callable[..., Path]
+Make, Plain = Callable[..., Path], Callable[..., Dataset]
 AREA = Size(53, 101)
 
 
@@ -120,27 +120,25 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_only_changed_files_are_read_again(made: Dataset, decoded: list[str]) -> None:
-    tiles = TilesConfig(size=16)
-    first = build_index(made, "train", tiles, progress=False)
-    assert sorted(decoded) == ["0", "1"]
-    again = build_index(made, "train", tiles, progress=False)
+def test_only_changed_files_are_read_again_and_other_settings_have_another_index(
+    made: Dataset, decoded: list[str]
+) -> None:
+    first, again = (build_index(made, "train", TilesConfig(size=16), progress=False) for _ in range(2))
     assert sorted(decoded) == ["0", "1"]
     assert rows_of(again) == rows_of(first)
-    build_index(made, "validation", tiles, progress=False)
-    assert decoded[2:] == ["2"]
+    for split, settings, read in (
+        ("validation", {}, ["2"]),
+        ("train", {"overlap": 3}, ["0", "1"]),
+        ("train", {"min_labelled": 0.5}, []),
+    ):
+        del decoded[:]
+        build_index(made, split, TilesConfig(size=16, **settings), progress=False)  # type: ignore[arg-type]
+        assert sorted(decoded) == read
     for changed in (made.scenes[1].image, made.scenes[1].label):
         os.utime(changed, ns=(1, changed.stat().st_mtime_ns + 1))
         del decoded[:]
-        build_index(made, "train", tiles, progress=False)
+        build_index(made, "train", TilesConfig(size=16), progress=False)
         assert decoded == ["1"]
-
-
-def test_other_settings_have_another_index(made: Dataset, decoded: list[str]) -> None:
-    build_index(made, "train", TilesConfig(size=16), progress=False)
-    build_index(made, "train", TilesConfig(size=16, overlap=3), progress=False)
-    build_index(made, "train", TilesConfig(size=16, min_labelled=0.5), progress=False)
-    assert len(decoded) == 4
 
 
 def test_removed_scenes_leave(made: Dataset) -> None:
@@ -264,14 +262,22 @@ def images(
     return paths, np.concatenate(values)
 
 
+@pytest.fixture
+def plain(tmp_path: Path, make_classes: Callable[..., ClassMap]) -> Callable[..., Dataset]:
+    """`plain(path, …)`: a dataset of images to train on, of which nothing is labelled."""
+
+    def plain(*paths: Path) -> Dataset:
+        return dataset_of(tmp_path, make_classes(2), *(scene(path.stem, path, None) for path in paths))
+
+    return plain
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
-def test_statistics_equal_numpy(
-    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any, dtype: str
-) -> None:
+def test_statistics_equal_numpy(plain: Plain, make_geotiff: Make, rng: Any, dtype: str) -> None:
     paths, values = images(make_geotiff, dtype, rng)
     extra = make_geotiff("test.tif", np.full((9, 9, 2), 200, dtype))
-    scenes = [scene(path.stem, path, None) for path in paths]
-    dataset = dataset_of(tmp_path, make_classes(2), *scenes, scene("x", extra, None, "test"))
+    dataset = plain(*paths)
+    dataset = replace(dataset, scenes=(*dataset.scenes, scene("x", extra, None, "test")))
     found = band_statistics(dataset, progress=False)
     own = [
         band if dtype == "float32" else band[band != 0] for band in values.T
@@ -290,11 +296,9 @@ def fields(found: BandStatistics) -> list[Any]:
     return [found.pixels, found.dtype, *(array.tolist() for array in arrays)]
 
 
-def test_statistics_are_kept_until_a_file_changes(
-    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any
-) -> None:
+def test_statistics_are_kept_until_a_file_changes(plain: Plain, make_geotiff: Make, rng: Any) -> None:
     paths, _ = images(make_geotiff, "uint16", rng)
-    dataset = dataset_of(tmp_path, make_classes(2), *(scene(path.stem, path, None) for path in paths))
+    dataset = plain(*paths)
     first = band_statistics(dataset, progress=False)
     kept = next(cache_folder(dataset).glob("bands-*.json"))
     stamp = kept.stat().st_mtime_ns
@@ -307,15 +311,11 @@ def test_statistics_are_kept_until_a_file_changes(
 
 
 def test_statistics_of_much_data_take_some_of_the_windows(
-    tmp_path: Path,
-    make_geotiff: Make,
-    make_classes: Callable[..., ClassMap],
-    monkeypatch: pytest.MonkeyPatch,
-    rng: Any,
+    plain: Plain, make_geotiff: Make, monkeypatch: pytest.MonkeyPatch, rng: Any
 ) -> None:
     monkeypatch.setattr("segmenter.tiles.statistics._WINDOW", Size(10, 10))
-    paths = [make_geotiff(f"{i}.tif", rng.integers(0, 255, (95, 87, 1)).astype(np.uint8)) for i in range(3)]
-    dataset = dataset_of(tmp_path, make_classes(2), *(scene(path.stem, path, None) for path in paths))
+    images = rng.integers(0, 255, (3, 95, 87, 1)).astype(np.uint8)
+    dataset = plain(*(make_geotiff(f"{i}.tif", image) for i, image in enumerate(images)))
     exact = band_statistics(dataset, progress=False)
     sampled = band_statistics(dataset, most_pixels=8000, progress=False)
     assert exact.pixels == 3 * 95 * 87
@@ -349,12 +349,7 @@ def test_which_windows_are_read_does_not_go_with_the_grid(tmp_path: Path, count:
 
 @pytest.mark.parametrize(("dtype", "scaling"), [("uint16", None), ("float32", None), ("int16", (0.5, 3.0))])
 def test_a_band_is_measured_without_what_it_declares_void(
-    tmp_path: Path,
-    make_geotiff: Make,
-    make_classes: Callable[..., ClassMap],
-    rng: Any,
-    dtype: str,
-    scaling: tuple[float, float] | None,
+    plain: Plain, make_geotiff: Make, rng: Any, dtype: str, scaling: tuple[float, float] | None
 ) -> None:
     nodata = 0 if dtype == "uint16" else -9999
     image = rng.integers(150, 250, (90, 70, 2)).astype(dtype)
@@ -364,7 +359,7 @@ def test_a_band_is_measured_without_what_it_declares_void(
     if scaling is not None:
         with rasterio.open(path, "r+") as file:
             file.scales, file.offsets = (scale,) * 2, (offset,) * 2
-    found = band_statistics(dataset_of(tmp_path, make_classes(2), scene("a", path, None)), progress=False)
+    found = band_statistics(plain(path), progress=False)
     for band, values in enumerate((image[..., 0], image[26:, :, 1])):
         expected = values.astype(np.float64) * scale + offset
         np.testing.assert_allclose(found.mean_C[band], expected.mean(), rtol=1e-9)
@@ -374,46 +369,41 @@ def test_a_band_is_measured_without_what_it_declares_void(
     image[..., 1] = nodata
     empty = make_geotiff("b.tif", image, nodata=nodata)
     with refused(DatasetError, fault="band 2"):
-        band_statistics(dataset_of(tmp_path, make_classes(2), scene("b", empty, None)), progress=False)
+        band_statistics(plain(empty), progress=False)
 
 
 def test_a_saturated_pixel_of_a_hundred_does_not_widen_the_spread(
-    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any
+    plain: Plain, make_geotiff: Make, rng: Any
 ) -> None:
     image = rng.normal(1500, 300, (200, 200, 1)).astype(np.uint16)
     image[::20, ::10] = 65535
-    dataset = dataset_of(tmp_path, make_classes(2), scene("a", make_geotiff("a.tif", image), None))
-    found = band_statistics(dataset, progress=False)
+    found = band_statistics(plain(make_geotiff("a.tif", image)), progress=False)
     assert found.std_C[0] > 4000
     assert found.spread_C[0] == pytest.approx(300, rel=0.1)
 
 
 def test_a_constant_band_has_deviation_one_and_says_so(
-    tmp_path: Path,
-    make_geotiff: Make,
-    make_classes: Callable[..., ClassMap],
-    capsys: pytest.CaptureFixture[str],
+    plain: Plain, make_geotiff: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = np.zeros((8, 9, 2), np.float32)
     image[..., 0], image[0, 0, 1] = 0.1, 3
-    one = scene("s", make_geotiff("s.tif", image), None)
-    found = band_statistics(dataset_of(tmp_path, make_classes(2), one), progress=False)
+    found = band_statistics(plain(make_geotiff("s.tif", image)), progress=False)
     assert found.std_C[0] == 1
     assert found.std_C[1] < 1
     assert "band 1" in capsys.readouterr().err
 
 
-def test_statistics_errors(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]) -> None:
-    a = scene("a", make_geotiff("a.tif", np.ones((8, 9, 2), np.uint8)), None)
-    b = scene("b", make_geotiff("b.tif", np.ones((8, 9, 2), np.uint16)), None)
-    c = scene("c", make_geotiff("c.tif", np.zeros((8, 9, 2), np.uint8), nodata=0), None)
-    for scenes, message in (
+def test_statistics_errors(plain: Plain, make_geotiff: Make) -> None:
+    a = make_geotiff("a.tif", np.ones((8, 9, 2), np.uint8))
+    b = make_geotiff("b.tif", np.ones((8, 9, 2), np.uint16))
+    c = make_geotiff("c.tif", np.zeros((8, 9, 2), np.uint8), nodata=0)
+    for paths, message in (
         ((a, b), r"b.tif: expected 2 bands of uint8 as .*a.tif has, got 2 of uint16"),
         ((c,), "no train scene has a pixel with data"),
         ((), "expected train scenes to take statistics of, there are none"),
     ):
         with pytest.raises(DatasetError, match=message):
-            band_statistics(dataset_of(tmp_path, make_classes(2), *scenes), progress=False)
+            band_statistics(plain(*paths), progress=False)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32"])

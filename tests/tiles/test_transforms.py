@@ -259,71 +259,40 @@ def test_what_does_not_go_with_the_data_is_refused_in_one_line(
     assert str(caught.value).startswith(f"augmentation.transforms.1 ({transform['name']}): ")
 
 
-class _Made(albumentations.DualTransform):
-    """Base of transforms with a fault."""
+class Faulty(albumentations.DualTransform):
+    """A transform whose changes of image and label are set."""
 
     _targets = albumentations.NoOp._targets
+    changes: Any = (None, None)
 
     def apply(self, img: Any, **params: Any) -> Any:
-        return img
+        return img if self.changes[0] is None else self.changes[0](img).astype(img.dtype)
 
     def apply_to_mask(self, mask: Any, **params: Any) -> Any:
-        return mask
-
-
-class ImageOnlyMoves(_Made):
-    def apply(self, img: Any, **params: Any) -> Any:
-        return img[::-1].copy()
-
-
-class LabelOnlyMoves(_Made):
-    def apply_to_mask(self, mask: Any, **params: Any) -> Any:
-        return mask[:, ::-1].copy()
-
-
-class MixesIds(_Made):
-    def apply_to_mask(self, mask: Any, **params: Any) -> Any:
-        return ((mask.astype(int) + np.roll(mask, 4, 0)) // 2).astype(np.uint8)
-
-
-class Clips(_Made):
-    def apply(self, img: Any, **params: Any) -> Any:
-        return np.clip(img, 0, 255 if img.dtype.kind in "iu" else 1).astype(img.dtype)
-
-
-class NotANumber(_Made):
-    def apply(self, img: Any, **params: Any) -> Any:
-        return np.where(img > np.median(img), np.float32(np.nan), img).astype(img.dtype)
-
-
-class GlobalRandomness(_Made):
-    def apply(self, img: Any, **params: Any) -> Any:
-        return np.roll(img, np.random.randint(1000), 2)
+        return mask if self.changes[1] is None else self.changes[1](mask).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "fields"),
+    ("image", "label", "data", "fault"),
     [
-        (ImageOnlyMoves, "rgb", {"fault": "moves image"}),
-        (LabelOnlyMoves, "reflectance", {"fault": "moves image"}),
-        (MixesIds, "rgb", {"where": "augmentation.transforms.0 (MixesIds)", "fault": "invents label"}),
-        (Clips, "float", {"where": "augmentation.transforms.0 (Clips)", "fault": "4 bands of float32"}),
-        (NotANumber, "float", {"where": "augmentation.transforms.0 (NotANumber)", "fault": "numbers (NaN"}),
-        (
-            GlobalRandomness,
-            "rgb",
-            {"where": "augmentation.transforms.0 (GlobalRandomness)", "fault": "two results"},
-        ),
+        (lambda img: img[::-1], None, "rgb", "moves image"),
+        (None, lambda mask: mask[:, ::-1], "reflectance", "moves image"),
+        (None, lambda mask: (mask.astype(int) + np.roll(mask, 4, 0)) // 2, "rgb", "invents label"),
+        (lambda img: np.clip(img, 0, 1), None, "float", "4 bands of float32"),
+        (lambda img: np.where(img > np.median(img), np.nan, img), None, "float", "numbers (NaN"),
+        (lambda img: np.roll(img, np.random.randint(1000), 2), None, "rgb", "two results"),
     ],
+    ids=["image moves", "label moves", "ids are mixed", "clipped", "not a number", "random anew"],
 )
 def test_faults_that_make_no_noise_are_found(
-    kind: type[Any], data: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    image: Any, label: Any, data: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = transforms._known()
-    monkeypatch.setattr(transforms, "_known", lambda: {**known, kind.__name__: kind})
+    monkeypatch.setattr(transforms, "_known", lambda: {**known, "Faulty": Faulty})
+    monkeypatch.setattr(Faulty, "changes", (image, label))
     np.random.seed(1)
-    with refused(ConfigError, **fields):
-        check(data, {"name": kind.__name__})
+    with refused(ConfigError, where="augmentation.transforms.0 (Faulty)", fault=fault):
+        check(data, {"name": "Faulty"})
     check(data, {"name": "HorizontalFlip"})
 
 

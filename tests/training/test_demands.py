@@ -31,14 +31,14 @@ UNMET = {
     "augmentation.transforms=[{name: CLAHE}]": "augmentation.transforms.0 (CLAHE): fails on tiles of 4 bands",
     "augmentation.transforms=[{name: RandomGama}]": "no transform RandomGama; did you mean RandomGamma",
     "augmentation.hue=10": "expected 8-bit images of 3 bands, got 4 of uint16",
-    "dataset.split={test: [s4]} training.best_by=mf1": "training.best_by: expected validation scenes with it",
-    "dataset.split={test: [s4]} training.stop_after=3": "training.stop_after: expected validation scenes",
+    "dataset.split={test: [s4]}|training.best_by=mf1": "training.best_by: expected validation scenes with it",
+    "dataset.split={test: [s4]}|training.stop_after=3": "training.stop_after: expected validation scenes",
     "training.rates={encoder stage 9: 0.1}": "training.rates: expected stages of this model (encoder, ",
-    "training.freeze_encoder=1 training.rates={decoder: 0, head: 0}": "training.rates: expected a rate above",
-    "sampling.method=foreground sampling.foreground_share=0.01": "sampling.foreground_share: 0.01 of a train",
+    "training.freeze_encoder=1|training.rates={decoder: 0, head: 0}": "training.rates: expected a rate above",
+    "sampling.method=foreground|sampling.foreground_share=0.01": "sampling.foreground_share: 0.01 of a train",
     "sampling.quotas={boat: 1}": "sampling.quotas: expected a class of left, right, scarce, got boat",
     "sampling.quotas={scarce: 9}": "sampling.quotas: expected no more tiles in all than training.",
-    "augmentation.scale=0 augmentation.scale_to=[100, 200]": "scale_to: expected metres a pixel that a train",
+    "augmentation.scale=0|augmentation.scale_to=[100, 200]": "scale_to: expected metres a pixel that a train",
 }
 
 
@@ -52,34 +52,21 @@ def four_bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_training_refuses_at_its_start_the_check_says_in_the_same_words(
     settings: str, said: str, four_bands: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = _words(settings)
+    words = settings.split("|")
     recipe = load_recipe(four_bands, words)
     with pytest.raises(SegmenterError) as raised:
         prepare_tiles(recipe, load_dataset(recipe))
     assert said in str(raised.value)
     assert not list(four_bands.parent.glob(".tile-index/*"))
-    options = [option for word in words for option in ("--set", word)]
-    assert run_script(lambda: main(["check", str(four_bands), *options])) == 2
+    assert check(four_bands, *words) == 2
     assert f"error: {raised.value}\n" in capsys.readouterr().err
-
-
-def _words(settings: str) -> list[str]:
-    """`a=b c=d` as two; what begins no setting belongs to the one before."""
-    words: list[str] = []
-    for word in settings.split(" "):
-        if word.partition("=")[0].count(".") and "=" in word:
-            words.append(word)
-        else:
-            words[-1] += f" {word}"
-    return words
 
 
 def test_the_check_says_all_that_is_unmet_each_in_a_line(
     four_bands: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ("loss.class_weights=[1, 2]", "training.best_by=beauty", "augmentation.hue=10")
-    options = [option for setting in settings for option in ("--set", setting)]
-    assert run_script(lambda: main(["check", str(four_bands), *options])) == 2
+    assert check(four_bands, *settings) == 2
     seen = capsys.readouterr()
     lines = [line for line in seen.err.splitlines() if line.startswith("error: ")]
     assert [line.split(":")[1].split(",")[0].strip() for line in lines] == [
@@ -90,6 +77,10 @@ def test_the_check_says_all_that_is_unmet_each_in_a_line(
     assert seen.out.splitlines()[-1] == _VERDICT
 
 
+def check(file: Path, *settings: str) -> int:
+    return run_script(lambda: main(["check", str(file), *(f"--set={setting}" for setting in settings)]))
+
+
 def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,8 +88,7 @@ def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
     with rasterio.open(tmp_path / "labels" / "s4.tif", "r+") as label:
         label.write(np.where(label.read() == 2, 0, label.read()))
     for name, code in (("scarce", 2), ("left", 1)):
-        setting = f"training.best_by=iou:{name}"
-        assert run_script(lambda setting=setting: main(["check", str(file), "--set", setting])) == code
+        assert check(file, f"training.best_by=iou:{name}") == code
     assert capsys.readouterr().err.count("got scarce") == 1
 
 
@@ -116,7 +106,7 @@ def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
     recipe = load_recipe(file, settings)
     with refused(DatasetError, expected="labelled pixels") as raised:
         prepare_tiles(recipe, load_dataset(recipe))
-    assert run_script(lambda: main(["check", str(file), "--set", *settings])) == 2
+    assert check(file, *settings) == 2
     assert f"error: {raised.value}\n" in capsys.readouterr().err
 
 
@@ -139,10 +129,10 @@ def test_scenes_of_unknown_scale_are_said_by_the_check_where_the_recipe_needs_it
     recipe = load_recipe(file, [setting])
     with pytest.raises(SegmenterError) as raised:
         prepare_tiles(recipe, load_dataset(recipe))
-    assert run_script(lambda: main(["check", str(file), "--set", setting])) == 2
+    assert check(file, setting) == 2
     assert f"error: {raised.value}\n" in capsys.readouterr().err
     assert "metres a pixel" in str(raised.value)
-    run_script(lambda: main(["check", str(file)]))
+    check(file)
     assert "error: " not in capsys.readouterr().err
 
 
@@ -165,8 +155,7 @@ def test_weights_that_do_not_go_with_the_images_are_said_by_the_check(
 ) -> None:
     file = made(tmp_path, "uint16", 4)
     file.write_text(file.read_text().replace("depth: 1", "kind: encoder_decoder").replace("width: 4", ""))
-    options = [option for setting in settings for option in ("--set", setting)]
-    assert run_script(lambda: main(["check", str(file), *options])) == 2
+    assert check(file, *settings) == 2
     assert said in capsys.readouterr().err
 
 

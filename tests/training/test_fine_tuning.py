@@ -1,10 +1,9 @@
 """Trainings that start from other weights: what is kept, frozen, refused; how their input is normalised."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,9 @@ from tests.helpers.made_runs import RECIPE
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
 from tests.helpers.refusals import refused
-from tests.helpers.trained_run import bare_run, unsaved_run
+from tests.helpers.trained_run import bare_run, run_with_weights, unsaved_run
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
 
 NAMES = ("left", "right", "scarce")
 
@@ -56,17 +57,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("fine") / "data", scenes=5)
 
 
-def trained(
-    folder: Path, recipe: Path, *settings: str, bands: int = 3, names: tuple[str, ...] = NAMES
-) -> Path:
-    """A run directory with a checkpoint, as a training under a recipe leaves it."""
-    loaded = load_recipe(recipe, settings)
-    scale = Normalisation.of([0.0] * bands, [1.0] * bands)
-    bare_run(folder, names, loaded, normalisation=scale, band_count=bands, metres_per_pixel=1.0)
-    shapes = weight_shapes(loaded.model, bands, len(names))
-    arrays = {f"model/{path}": np.zeros(shape, np.float32) for path, shape in shapes.items()}
-    save_checkpoint(folder, 7, {**arrays, "position": np.zeros(4)}, keep=2)
-    return folder
+def trained(folder: Path, recipe: Path, *settings: str, names: Sequence[str] = NAMES, bands: int = 3) -> Path:
+    return run_with_weights(folder, load_recipe(recipe, settings), names, bands)
 
 
 def stages(shapes: Iterable[str], model: Any) -> dict[str, str]:
@@ -163,7 +155,7 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
     assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), stages(shapes, loaded.model))
 
 
-def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
+def test_what_is_foretold_is_what_is_kept(recipe: Path, tmp_path: Path) -> None:
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=5), loaded, load_dataset(loaded))
     model = build_model(loaded.model, 3, 3)
@@ -295,7 +287,7 @@ def test_what_is_frozen_at_random_is_warned_of_by_its_stage(
 
 
 def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
-    tensorflow: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tensors, file = encoder_tensors("resnet18"), tmp_path / "w.safetensors"
     write_safetensors(file, tensors)
@@ -458,9 +450,7 @@ def test_a_frozen_first_layer_with_another_normalisation_is_warned_of(
     assert len(said()) == 1
 
 
-def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(
-    tensorflow: ModuleType, tmp_path: Path, said: Said
-) -> None:
+def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(tmp_path: Path, said: Said) -> None:
     recipe = load_recipe(made(tmp_path / "data"), ["training.rates={decoder stage 1: 0}"])
     dataset = load_dataset(recipe)
     tiles = prepare_tiles(recipe, dataset)

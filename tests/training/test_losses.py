@@ -15,6 +15,8 @@ from segmenter.training.prepare import class_weights
 from tests.helpers.made_runs import recipe_of
 from tests.helpers.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
 SHARES = (0.7, 0.25, 0.05)
 WEIGHTS = (0.5, 2.0, 1.0)
 
@@ -59,7 +61,7 @@ def pixel_loss(label: np.ndarray, logits: np.ndarray, gamma: float, smoothing: f
 @pytest.mark.parametrize(
     ("term", "gamma"), [("cross_entropy", 0.0), ("focal", 2.0), ("focal", 0.5), ("focal", 0.0)]
 )
-def test_the_two_normalisations(tensorflow: ModuleType, term: str, gamma: float, smoothing: float) -> None:
+def test_the_two_normalisations(term: str, gamma: float, smoothing: float) -> None:
     label, logits = made()
     valid = label != IGNORE
     weight = np.array([*WEIGHTS, *[0.0] * 253])[label]
@@ -74,7 +76,7 @@ def test_the_two_normalisations(tensorflow: ModuleType, term: str, gamma: float,
     assert got == pytest.approx(weighted.sum() / weight.sum(), rel=1e-12)
 
 
-def test_region_losses_are_over_the_whole_batch_and_its_classes(tensorflow: ModuleType) -> None:
+def test_region_losses_are_over_the_whole_batch_and_its_classes() -> None:
     label, logits = made(1)
     label[label == 2] = 1  # class 2 is absent: it must not count
     ok = label != IGNORE
@@ -96,7 +98,7 @@ def test_region_losses_are_over_the_whole_batch_and_its_classes(tensorflow: Modu
     assert total == pytest.approx(expected, rel=1e-12)
 
 
-def test_lovasz_is_the_extension_of_one_minus_iou(tensorflow: ModuleType) -> None:
+def test_lovasz_is_the_extension_of_one_minus_iou() -> None:
     label, logits = made(4)
     expected = [_lovasz_of_image(y, p) for y, p in zip(label, np.exp(log_softmax(logits)), strict=True)]
     assert computed(label, logits, lovasz=1) == pytest.approx(np.mean(expected), rel=1e-12)
@@ -152,7 +154,7 @@ def kept(label: np.ndarray, cost: np.ndarray, share: float, threshold: float = 0
     return result
 
 
-def test_hard_pixels_are_the_share_of_each_image(tensorflow: ModuleType) -> None:
+def test_hard_pixels_are_the_share_of_each_image() -> None:
     label, logits = made()
     cost = costs(label, logits)
     weight = np.array([*WEIGHTS, *[0.0] * 253])[label]
@@ -166,9 +168,7 @@ def test_hard_pixels_are_the_share_of_each_image(tensorflow: ModuleType) -> None
         assert got == pytest.approx(pixels, rel=1e-12)
 
 
-def test_what_is_as_hard_as_the_last_counts_in_part_and_no_share_is_rounded_up(
-    tensorflow: ModuleType,
-) -> None:
+def test_what_is_as_hard_as_the_last_counts_in_part_and_no_share_is_rounded_up() -> None:
     """Six pixels alike and two harder: of a half, four, the two and a third of each of the six."""
     label = np.zeros((1, 2, 4), np.uint8)
     logits = np.zeros((1, 2, 4, 3))
@@ -185,19 +185,25 @@ def test_what_is_as_hard_as_the_last_counts_in_part_and_no_share_is_rounded_up(
     assert emphasised(label, logits, ohem=0.1) == pytest.approx(costs(label, logits)[0, 0, 0], rel=1e-6)
 
 
-def test_easy_pixels_have_no_gradient(tensorflow: ModuleType) -> None:
-    tf = tensorflow
-    label, logits = made(1)
+def with_gradient(loss: Any, label: np.ndarray, logits: np.ndarray) -> tuple[float, np.ndarray]:
+    """A loss and its gradient for the logits."""
+    import tensorflow as tf
+
     x = tf.Variable(logits)
     with tf.GradientTape() as tape:
-        value = loss_of(LossConfig(ohem=0.25))(tf.constant(label), x)
-    gradient = tape.gradient(value, x).numpy()
+        value = loss(tf.constant(label), x)
+    return float(value), tape.gradient(value, x).numpy()
+
+
+def test_easy_pixels_have_no_gradient() -> None:
+    label, logits = made(1)
+    _, gradient = with_gradient(loss_of(LossConfig(ohem=0.25)), label, logits)
     mask = kept(label, costs(label, logits), 0.25)
     assert np.abs(gradient[~mask]).max() == 0
     assert np.abs(gradient[mask]).min() > 0
 
 
-def test_adjusted_logits_are_those_of_the_priors(tensorflow: ModuleType) -> None:
+def test_adjusted_logits_are_those_of_the_priors() -> None:
     label, logits = made(2)
     for tau in (1.0, 0.3):
         there = logits + tau * np.log(SHARES)
@@ -237,7 +243,7 @@ def border_weights(label: np.ndarray, boundary: float, width: float) -> np.ndarr
 
 
 @pytest.mark.parametrize("width", [0.5, 1.3])
-def test_borders_weigh_by_their_distance(tensorflow: ModuleType, width: float) -> None:
+def test_borders_weigh_by_their_distance(width: float) -> None:
     label, logits = made(3)
     label[1] = 1  # no border: all pixels count 1
     label[1, 2:5, 2:9] = IGNORE  # whose outline is none
@@ -260,35 +266,19 @@ REGIONS = {"dice": 1, "jaccard": 1, "tversky": 1, "lovasz": 1, "focal": 1, "foca
 @pytest.mark.parametrize("case", ["no image", "nothing valid", "certain and right", "certain and wrong"])
 @pytest.mark.parametrize("normalisation", ["per_image", "per_pixel"])
 @pytest.mark.parametrize("terms", [ALL, REGIONS], ids=["of pixels", "of regions"])
-def test_edges_are_finite(tensorflow: ModuleType, terms: Any, normalisation: Any, case: str) -> None:
-    tf = tensorflow
+def test_edges_are_finite(terms: Any, normalisation: Any, case: str) -> None:
     label = np.full((0 if case == "no image" else 2, 4, 4), 0, np.uint8)
     if case == "nothing valid":
         label[:] = IGNORE
     sure = 1e4 if case == "certain and right" else -1e4
-    x = tf.Variable(np.tile(np.array([sure, 0, 0], np.float32), (*label.shape, 1)))
-    with tf.GradientTape() as tape:
-        value = loss_of(LossConfig(**terms, normalisation=normalisation))(tf.constant(label), x)
-    gradient = tape.gradient(value, x).numpy()
-    assert np.isfinite(float(value))
+    logits = np.tile(np.array([sure, 0, 0], np.float32), (*label.shape, 1))
+    loss = loss_of(LossConfig(**terms, normalisation=normalisation))
+    value, gradient = with_gradient(loss, label, logits)
+    assert np.isfinite(value)
     assert np.isfinite(gradient).all()
     if case in ("no image", "nothing valid"):
         assert np.abs(gradient).sum() == 0
-        assert float(value) == 0 or terms is REGIONS
-
-
-@pytest.mark.parametrize("normalisation", ["per_image", "per_pixel"])
-def test_ignored_pixels_have_no_gradient(tensorflow: ModuleType, normalisation: Any) -> None:
-    tf = tensorflow
-    label, logits = made(2)
-    config = LossConfig(**{**REGIONS, "focal_gamma": 2}, label_smoothing=0.1, normalisation=normalisation)
-    x = tf.Variable(logits)
-    with tf.GradientTape() as tape:
-        value = loss_of(config, WEIGHTS, 4)(tf.constant(label), x)
-    gradient = tape.gradient(value, x).numpy()
-    assert np.isfinite(gradient).all()
-    assert np.abs(gradient[label == IGNORE]).max() == 0
-    assert np.abs(gradient[label != IGNORE]).min() > 0
+        assert value == 0 or terms is REGIONS
 
 
 @pytest.mark.parametrize("normalisation", ["per_image", "per_pixel"])

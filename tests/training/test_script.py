@@ -3,6 +3,8 @@
 import filecmp
 import json
 import shutil
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import rasterio
 import yaml
 
 import predict
+import train as train_script
 from datasets import load_dataset
 from datasets.commands import main
 from segmenter.base.errors import CheckpointError, run_script
@@ -26,24 +29,34 @@ from segmenter.training.prepare import check_run_directory
 from tests.helpers.file_server import FileServer
 from tests.helpers.made_training import made, records, train
 from tests.helpers.refusals import refused
+from tests.helpers.trained_run import run_with_weights
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+
+def trained(folder: Path, dtype: str, bands: int) -> tuple[Path, Path]:
+    """A recipe and the run it gave on two devices, each of which gets every class in every step.
+
+    It began with random weights of another run, of three bands of uint8. Beside it `answer.json` and
+    `words.txt`, what train.py gave and said.
+    """
+    recipe, run = made(folder / "data", dtype, bands, scenes=7), folder / "run"
+    text = yaml.safe_load(recipe.read_text())
+    text["dataset"]["split"]["validation"] = ["s4", "s5", "s6"]
+    text["sampling"] = {"per_replica": "guarantee", "max_repeats_per_tile": 20}
+    text["training"] |= {"checkpoint_every": 3, "keep_checkpoints": 9, "ema": 0.5}
+    recipe.write_text(yaml.safe_dump(text))
+    source = run_with_weights(folder / "source", load_recipe(recipe), ("left", "right", "scarce"))
+    asked = ("--logical-devices", "2", "--json", "--profile", "--init-from", str(source))
+    done = train(recipe, "--run", str(run), *asked)
+    (folder / "answer.json").write_text(done.stdout)
+    (folder / "words.txt").write_text(done.stderr)
+    return recipe, run
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A recipe and the run it gave on two devices, each of which gets every class in every step.
-
-    Beside them `answer.json` and `words.txt`, what train.py gave and said.
-    """
-    folder = tmp_path_factory.mktemp("train")
-    recipe = made(folder / "data", scenes=7)
-    text = yaml.safe_load(recipe.read_text())
-    text["dataset"]["split"]["validation"] = ["s4", "s5", "s6"]
-    text["sampling"] = {"per_replica": "guarantee", "max_repeats_per_tile": 20}
-    recipe.write_text(yaml.safe_dump(text))
-    done = train(recipe, "--run", str(folder / "run"), "--logical-devices", "2", "--json")
-    (folder / "answer.json").write_text(done.stdout)
-    (folder / "words.txt").write_text(done.stderr)
-    return recipe, folder / "run"
+    return trained(tmp_path_factory.mktemp("train"), "uint16", 5)
 
 
 def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> None:
@@ -82,28 +95,28 @@ def test_the_log_and_the_diagnosis_have_what_each_class_had(
     assert (ran["short_steps"], ran["promised"], ran["steps"]) == (0, [0, 1, 2], steps)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bands"), [("uint16", 5), pytest.param("float32", 2, marks=pytest.mark.slow)]
-)
-def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
-    finished: tuple[Path, Path], tmp_path: Path, dtype: str, bands: int
-) -> None:
-    recipe = made(tmp_path / "data", dtype, bands)
-    arguments = ("--run", str(tmp_path / "run"), "--init-from", str(finished[1]), "--profile")
-    often = ("--set", "training.checkpoint_every=5", "--set", "training.keep_checkpoints=9")
-    output = train(recipe, *arguments, *often, "--set", "training.ema=0.5").stdout
-    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())  # 7 steps an epoch, in calls of 4 and 3
-    assert [int(path.stem.removeprefix("step-")) for path in kept] == [7, 11, 14, 18, 21]
+def check_other_imagery(run: Path, dtype: str, bands: int) -> None:
+    output = (run.parent / "words.txt").read_text()
+    kept = sorted((run / "checkpoints").iterdir())  # 8 steps an epoch, in calls of 4
+    assert [int(path.stem.removeprefix("step-")) for path in kept] == [4, 8, 12, 16, 20, 24]
     assert output.count("throughput: ") == 3
-    assert "\nlast: epoch 3, step 21, mIoU " in output
+    assert "\nlast: epoch 3, step 24, mIoU " in output
     assert output.count("\nbest: epoch ") == 1
-    assert "profile of 7 steps" in output  # from the third call, 4 steps, to the epoch's end, 3 more
-    assert list((tmp_path / "run" / "tensorboard").rglob("*.xplane.pb"))
-
+    assert "profile of 8 steps" in output  # from the third call to the epoch's end
+    assert list((run / "tensorboard").rglob("*.xplane.pb"))
     assert "kept: bottleneck, decoder stage 1, head; kept in part: encoder stage 1\n" in output
-    data = json.loads((tmp_path / "run" / "run.json").read_text())
+    data = json.loads((run / "run.json").read_text())
     assert (data["dtype"], data["band_count"]) == (dtype, bands)
-    assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
+    assert json.loads((run / "scores.json").read_text())["miou"] > 0.5
+
+
+def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(finished: tuple[Path, Path]) -> None:
+    check_other_imagery(finished[1], "uint16", 5)
+
+
+@pytest.mark.slow
+def test_imagery_of_floats_trains_and_fine_tunes_as_8_bit_does(tmp_path: Path) -> None:
+    check_other_imagery(trained(tmp_path, "float32", 2)[1], "float32", 2)
 
 
 def test_json_is_all_that_stdout_gets(finished: tuple[Path, Path]) -> None:
@@ -116,31 +129,39 @@ def test_json_is_all_that_stdout_gets(finished: tuple[Path, Path]) -> None:
     assert (answer["best_epoch"], answer["best_step"]) == (scores["epoch"], scores["step"])
     assert answer["scores"]["miou"] == scores["miou"]
     assert answer["seconds"] > 0
-    words = (run.parent / "words.txt").read_text()
-    assert f"done: {run} holds the run" in words
-    assert words.count("throughput: ") == 3
+    assert f"done: {run} holds the run" in (run.parent / "words.txt").read_text()
 
 
-def refusal(done: Any) -> str:
-    """The one error of a call that is refused."""
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    return str(error)
+Refusal = Callable[..., str]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [  # before the data are read, and with the devices known; others in the tests of what refuses them
-        (["--set", "tiles.sise=1"], "tiles.sise: unknown key"),
-        (["--set", "training.global_batch=7", "--logical-devices", "4"], "multiple of 4"),
-    ],
-)
+@pytest.fixture
+def refusal(
+    tensorflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Refusal:
+    """`refusal(recipe, "--option")`: the one error of train.py, in this process."""
+
+    def call(recipe: Path, *arguments: str) -> str:
+        monkeypatch.setattr(
+            sys, "argv", ["train.py", str(recipe), "--run", str(tmp_path / "run"), *arguments]
+        )
+        assert run_script(train_script.main) == 2
+        (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        return error
+
+    return call
+
+
 def test_a_users_mistake_is_one_clear_line(
-    finished: tuple[Path, Path], tmp_path: Path, arguments: list[str], message: str
+    finished: tuple[Path, Path], tmp_path: Path, refusal: Refusal
 ) -> None:
+    """Before the data are read, and with the devices known; others in the tests of what refuses them."""
     run = tmp_path / "run"
-    assert message in refusal(train(finished[0], "--run", str(run), *arguments, check=False))
+    done = train(finished[0], "--run", str(run), "--set", "tiles.sise=1", check=False)
+    assert (done.returncode, done.stderr.count("error: "), "Traceback" in done.stderr) == (2, 1, False)
+    assert "tiles.sise: unknown key" in done.stderr
+    batch = ("--set", "training.global_batch=7", "--logical-devices", "4")
+    assert "multiple of 4" in refusal(finished[0], *batch)
     assert not run.exists()
 
 
@@ -150,20 +171,17 @@ def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
         check_run_directory(run, load_recipe(recipe), resume=False)
 
 
-@pytest.mark.parametrize(
-    ("which", "scene"),  # one scene that trains, one that validates
-    [
-        ("images", "s0"),
-        ("images", "s4"),  # while the next epoch's batches are made
-        pytest.param("labels", "s0", marks=pytest.mark.slow),
-        pytest.param("labels", "s4", marks=pytest.mark.slow),
-    ],
-)
-def test_a_damaged_file_is_named_before_or_while_training(tmp_path: Path, which: str, scene: str) -> None:
+@pytest.mark.parametrize("which", ["images", "labels"])
+@pytest.mark.parametrize("scene", ["s0", "s4"])  # that trains, that validates
+def test_a_damaged_file_is_named_before_or_while_training(
+    tmp_path: Path, which: str, scene: str, refusal: Refusal
+) -> None:
+    """An image that validates while the next epoch's batches are made."""
     recipe = made(tmp_path / "data")
     file = tmp_path / "data" / which / f"{scene}.tif"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert f"{which}/{scene}.tif" in refusal(train(recipe, "--run", str(tmp_path / "run"), check=False))
+    simple = ("distribution.strategy=one_device", "model.dropout=0", "model.width=1", "loss.dice=0")
+    assert f"{which}/{scene}.tif" in refusal(recipe, *(f"--set={setting}" for setting in simple))
 
 
 def test_print_config_shows_what_load_reads(finished: tuple[Path, Path], tmp_path: Path) -> None:
@@ -195,9 +213,7 @@ def test_a_training_leaves_a_calibration_of_its_best_model(finished: tuple[Path,
     assert 'id="reliability"' in (run / "report.html").read_text()
 
 
-def test_maps_are_calibrated_unless_asked_otherwise(
-    tensorflow: Any, finished: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_maps_are_calibrated_unless_asked_otherwise(finished: tuple[Path, Path], tmp_path: Path) -> None:
     run, bare = finished[1], tmp_path / "bare" / "run"
     shutil.copytree(run, bare)
     (bare / CALIBRATION).unlink()
@@ -220,7 +236,7 @@ def test_maps_are_calibrated_unless_asked_otherwise(
 
 
 def test_the_command_makes_the_same_calibration_anew(
-    tensorflow: Any, finished: tuple[Path, Path], tmp_path: Path, capsys: Any
+    finished: tuple[Path, Path], tmp_path: Path, capsys: Any
 ) -> None:
     run = shutil.copytree(finished[1], tmp_path / "run")
     whole = json.loads((run / CALIBRATION).read_text())
@@ -236,7 +252,7 @@ def test_the_command_makes_the_same_calibration_anew(
 
 
 def test_of_a_single_scene_one_half_measures_what_the_other_fits(
-    tensorflow: Any, finished: tuple[Path, Path], tmp_path: Path
+    finished: tuple[Path, Path], tmp_path: Path
 ) -> None:
     run = load_run(finished[1])
     dataset = load_dataset(run.recipe)

@@ -1,15 +1,31 @@
-"""Training on parameter servers as users run it: a chief, workers and servers as processes of train.py."""
+"""Training on parameter servers: steps on this process' own devices, and as users run it, by processes.
+
+One worker computes what one device does, several lose nothing of each other's.
+"""
 
 import os
 import signal
-from collections.abc import Iterator
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Self
 
+import keras
 import numpy as np
 import pytest
 
-from tests.helpers.made_cluster import Cluster, is_free
-from tests.helpers.made_training import made, records, train, weights
+from datasets.commands.gpu.laboratory import BATCH
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+from segmenter.extras.parameter_servers.state import ServedState, Shard
+from segmenter.extras.parameter_servers.trainer import InFlight, follow, make_served_step
+from tests.helpers.made_training import ROOT, made, records, train, weights
+from tests.helpers.several_workers import addresses
+from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches
+from tests.helpers.time_limits import wait_until
 
 LONG = [
     *("--set", "training.epochs=200", "--set", "training.validate_every=200"),
@@ -153,3 +169,234 @@ def test_a_lost_server_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Pat
         assert f"resumed after step {stopped} of" in cluster.said("chief")
         cluster.members["chief", 0].send_signal(signal.SIGINT)
         assert cluster.codes()[("chief", 0)] == 130
+
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+ADAMW = TrainingConfig(
+    global_batch=BATCH, learning_rate=0.01, warmup=2, clip_norm=0.5, ema=AVERAGE, weight_decay=0.1
+)
+MIXED = ADAMW.model_copy(update={"precision": "mixed_float16", "clip_norm": 0.0, "clip_value": 0.01})
+LATE = ADAMW.model_copy(update={"freeze_encoder": 1, "rates": {"head": 0.5}, "optimizer": "sgd"})
+DROPOUT = UNetConfig(depth=1, width=3, dropout=0.3)
+REGION = LossConfig(dice=1.0)
+
+
+def served(one: Training, config: TrainingConfig, servers: int = 2, workers: int = 1) -> Any:
+    names = [f"CPU:{i}" for i in range(servers)]
+    state = ServedState(one.model, one.optimiser, one.averaged, config, 10, one.pace, names, workers)
+    state.push()
+    return state
+
+
+def state_of(training: Training) -> dict[str, Any]:
+    found = {f"model {v.path}": v.numpy() for v in training.model.variables}
+    found |= {f"optimiser {name}": array for name, array in training.optimiser.arrays().items()}
+    if training.averaged is not None:
+        found |= {f"average {v.path}": v.numpy() for v in training.averaged.model.variables}
+        found |= training.averaged.arrays()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "dtype", "config", "options"),
+    [
+        pytest.param(DROPOUT, REGION, "float64", ADAMW, {}, id="dropout, Dice, clipping by norm"),
+        pytest.param(NORM, PER_IMAGE, "mixed_float16", MIXED, {}, id="loss scale with an overflow"),
+        pytest.param(
+            NORM,
+            PER_PIXEL,
+            "float64",
+            LATE,
+            {"accumulate": 2},
+            id="micro-batches, frozen encoder",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_one_worker_computes_what_one_device_does(
+    model: UNetConfig, loss: LossConfig, dtype: str, config: TrainingConfig, options: dict[str, Any]
+) -> None:
+    one, other = (Training(model, loss, 1, dtype, AVERAGE, config, **options) for _ in range(2))
+    state = served(other, config, servers=1 if config.clip_norm else 2)  # a norm's sum has the servers' order
+    stack = batches(6)
+    if config is MIXED:  # the second step overflows, and is skipped
+        one.optimiser.loss_scale.scale.assign(2.0**24)
+        state.loss_scale.scale.assign(2.0**24)
+    applied = []
+    for i in range(6):
+        if not i or (i == 3 and config.freeze_encoder):
+            one.enter(i // 3)
+            other.enter(i // 3)
+            step = make_served_step(other.parts, state)
+        batch = tuple(part[i] for part in stack)
+        expected = one.step(one.devices.distributed(batch))
+        result, late = step(*batch)
+        assert late == 0
+        for got, wanted in zip(result, expected, strict=True):
+            np.testing.assert_array_equal(got, np.asarray(wanted, got.dtype.as_numpy_dtype))
+        applied.append(bool(result.applied))
+    state.pull()
+    assert (False in applied) == (config is MIXED)
+    got, wanted = state_of(other), state_of(one)
+    assert got.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def test_two_workers_at_once_lose_no_update() -> None:
+    training = Training(DROPOUT, REGION, 1, "float32", AVERAGE, ADAMW)
+    state, steps = served(training, ADAMW, workers=2), 30
+    step = make_served_step(training.parts, state)
+    stack = batches(2)
+    late: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(steps):
+            late.append(int(step(*(part[number] for part in stack))[1]))
+
+    work(0)
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    state.pull()
+    assert len(late) == 3 * steps
+    assert min(late) >= 0
+    counts = {int(shard.optimiser.iterations.numpy()) for shard in state.shards}
+    assert counts == {int(training.optimiser.iterations.numpy())} == {3 * steps}
+    assert training.averaged.arrays()["ema_updates"] == 3 * steps
+    masks = [v.numpy()[1] for v in training.model.variables if v.path.endswith("/masks")]
+    assert masks
+    assert set(masks) == {3 * steps}
+
+
+def test_statistics_that_others_have_changed_meanwhile_are_changed_further() -> None:
+    with keras.name_scope("norm"):
+        names = ("moving_mean", "moving_variance", "masks")
+        kept = [keras.Variable([1.0, 3.0], trainable=False, name=name) for name in names]
+    shard = Shard("CPU:0", tuple(kept), tuple(kept), None, None)
+    read, made = np.float32([1.0, 9.0]), np.float32([0.25, 8.0])
+    follow(shard, {v.path: (read, made) for v in kept}, shared=True)
+    for v in kept:
+        np.testing.assert_array_equal(v.numpy(), [0.25, 2.0], err_msg=v.path)  # 3 + (8 − 9)
+    follow(shard, {v.path: (read, made) for v in kept}, shared=False)
+    for v in kept:
+        np.testing.assert_array_equal(v.numpy(), made, err_msg=v.path)
+
+
+class Result:
+    """Value that a coordinator gives for a step; comes when it is told to."""
+
+    def __init__(self, value: Any) -> None:
+        self._value, self.come = value, threading.Event()
+
+    def fetch(self) -> Any:
+        self.come.wait()
+        return self._value
+
+
+class Coordinator:
+    def __init__(self) -> None:
+        self.given: list[Result] = []
+
+    def schedule(self, step: Any, args: tuple[Any, ...]) -> Result:
+        self.given.append(Result(step(*args)))
+        return self.given[-1]
+
+
+def test_a_slow_step_does_not_keep_the_others_from_being_taken() -> None:
+    coordinator = Coordinator()
+    flight = InFlight(coordinator, lambda a, b: (a, b), most=2)
+    flight.give(7, ("a", 1))
+    flight.give(8, ("b", 2))
+    assert flight.full
+    assert flight.done(0.0) is None
+    coordinator.given[1].come.set()
+    assert wait_until(lambda: flight.done(0.0) == ("b", 2))
+    assert (flight.full, flight.under_way) == (False, [7])
+    flight.give(9, ("c", 3))
+    coordinator.given[2].come.set()
+    assert wait_until(lambda: flight.done(0.0) == ("c", 3))
+    coordinator.given[0].come.set()
+    assert wait_until(lambda: flight.done(0.0) == ("a", 1))
+    assert flight.under_way == []
+
+
+SERVED = ("--set", "distribution.strategy=parameter_server", "--set", "training.input_workers=0")
+
+
+def is_free(address: str) -> bool:
+    """Whether nobody listens there."""
+    host, port = address.split(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError:
+        return False
+    return True
+
+
+class Cluster:
+    """Processes, all of which are ended when the context is left.
+
+    Attributes:
+        members: (role, index) → process.
+    """
+
+    def __init__(self, folder: Path, recipe: Path, workers: int, servers: int, *arguments: str) -> None:
+        listed = {"chief": addresses(1), "worker": addresses(workers), "ps": addresses(servers)}
+        self.addresses = [a for group in listed.values() for a in group]
+        self.counts = {"worker": workers, "ps": servers}
+        cluster = [f"{role}={','.join(group)}" for role, group in listed.items()]
+        self._command = [sys.executable, "train.py", str(recipe), *SERVED, *arguments, "--cluster", *cluster]
+        self._folder = folder
+        self.members: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, role: str, index: int = 0, *arguments: str) -> None:
+        more = [] if role == "chief" else ["--role", role, "--index", str(index)]
+        environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+        with self._file(role, index).open("ab") as file:
+            self.members[role, index] = subprocess.Popen(
+                [*self._command, *more, *arguments],
+                cwd=ROOT,
+                env={**environment, "PYTHONUNBUFFERED": "1"},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def start_all(self, *of_chief: str) -> None:
+        for role, count in self.counts.items():
+            for index in range(count):
+                self.start(role, index)
+        self.start("chief", 0, *of_chief)
+
+    def said(self, role: str, index: int = 0) -> str:
+        return self._file(role, index).read_text(errors="replace")
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Wait; the chief must live."""
+        while not condition():
+            assert self.members["chief", 0].poll() is None, self.said("chief")
+            time.sleep(0.01)
+
+    def kill(self, role: str, index: int = 0) -> None:
+        assert self.members[role, index].poll() is None, self.said(role, index)
+        self.members[role, index].send_signal(signal.SIGKILL)
+        self.members[role, index].wait()
+
+    def codes(self) -> dict[tuple[str, int], int]:
+        """Exit codes, when all have ended."""
+        return {member: process.wait() for member, process in self.members.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.members.values():
+            process.kill()
+            process.wait()
+
+    def _file(self, role: str, index: int) -> Path:
+        return self._folder / f"{role}-{index}.txt"

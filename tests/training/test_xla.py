@@ -36,19 +36,17 @@ from tests.helpers.small_training import (
     with_slots,
 )
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
 
-@pytest.mark.parametrize(
-    ("precision", "shares"),
-    [pytest.param("float32", (), marks=pytest.mark.slow), ("mixed_float16", (5, 3))],
-)
+
 def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, shares: tuple[int, ...]
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced, not run, with TensorFlow told that the devices are GPUs: merge_call would be an error here."""
     for module in (mirrored_run, mirrored_strategy):
         monkeypatch.setattr(module, "_is_gpu_device", lambda device: True)
-    settings = TrainingConfig(global_batch=BATCH, precision=precision, warmup=0, clip_norm=1.0)
-    training = Training(NORM, LossConfig(dice=1.0), 2, precision, AVERAGE, settings, shares, xla=True)
+    settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0, clip_norm=1.0)
+    training = Training(NORM, LossConfig(dice=1.0), 2, "mixed_float16", AVERAGE, settings, (5, 3), xla=True)
     stack = training.devices.distributed(batches(2), axis=1)
     graph = training._many.get_concrete_function(stack, tensorflow.constant(2)).graph.as_graph_def()
     sums = {
@@ -61,39 +59,35 @@ def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
     assert len(compiled) == 2
     assert not any(node.op.startswith("Collective") for node in graph.node)
     programs = [f for f in graph.library.function if f.signature.name in compiled]
-    assert sorted(_images(program) for program in programs) == sorted(shares or (4, 4))
-
-
-def _images(program: Any) -> int:
-    """How many a compiled program takes: each its own number, known when it is compiled."""
-    shapes = program.arg_attr[0].attr["_output_shapes"].list.shape
-    return int(shapes[0].dim[0].size)
+    # Each takes its own number of images, known when it is compiled.
+    shapes = [program.arg_attr[0].attr["_output_shapes"].list.shape[0] for program in programs]
+    assert sorted(shape.dim[0].size for shape in shapes) == [3, 5]
 
 
 def devices(*cards: str) -> list[Device]:
     return [Device(f"{card[:3]}:{i}", "made up", "", card) for i, card in enumerate(cards)]
 
 
+TWO = ("GPU:0", "GPU:1")
+
+
 @pytest.mark.parametrize(
-    ("cards", "settings", "why"),
+    ("cards", "settings", "workers", "why"),
     [
-        (("GPU:0", "GPU:1"), {}, ""),
-        (("CPU", "CPU"), {}, "over GPUs only, and CPU:0 is none"),
-        (("GPU:2", "GPU:2"), {}, "over cards only, and some devices are parts of one"),
-        (("GPU:0", "GPU:1"), {"cross_device": "nccl"}, "not distribution.cross_device: nccl"),
-        (("GPU:0", "GPU:1"), {"strategy": "central_storage"}, "central_storage adds and updates on the host"),
+        (TWO, {}, 1, ""),
+        (TWO, {}, 2, "over several workers were never tried"),
+        (("CPU", "CPU"), {}, 1, "over GPUs only, and CPU:0 is none"),
+        (("GPU:2", "GPU:2"), {}, 1, "over cards only, and some devices are parts of one"),
+        (TWO, {"cross_device": "nccl"}, 1, "not distribution.cross_device: nccl"),
+        (TWO, {"strategy": "central_storage"}, 1, "central_storage adds and updates on the host"),
     ],
 )
 def test_where_sums_cannot_be_compiled_it_says_why(
-    cards: tuple[str, ...], settings: dict[str, Any], why: str
+    cards: tuple[str, ...], settings: dict[str, Any], workers: int, why: str
 ) -> None:
-    found = sums_not_compiled(DistributionConfig(**settings), devices(*cards))
+    found = sums_not_compiled(DistributionConfig(**settings), devices(*cards), workers=workers)
     assert found.endswith(why)
     assert bool(found) == bool(why)
-
-
-def test_over_several_workers_nothing_is_compiled() -> None:
-    assert "never tried" in sums_not_compiled(DistributionConfig(), devices("GPU:0", "GPU:1"), workers=2)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +123,7 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
 
 
 @pytest.mark.slow
-def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
+def test_where_xla_fails_the_training_goes_on_without_it(stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
     training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)
     before = training.weights()
@@ -143,7 +137,7 @@ def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType,
 
 
 @pytest.mark.slow
-def test_in_16_bits_the_first_loss_scale_does_not_decide(tensorflow: ModuleType, stack: Any) -> None:
+def test_in_16_bits_the_first_loss_scale_does_not_decide(stack: Any) -> None:
     """Gradients that overflow both ways cannot be compared."""
     settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0)
     training = Training(NORM, PER_IMAGE, 1, "mixed_float16", training=settings, xla=None)
@@ -279,7 +273,7 @@ def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> 
 
 
 @pytest.mark.slow
-def test_bfloat16_trains_without_a_loss_scale(tensorflow: ModuleType) -> None:
+def test_bfloat16_trains_without_a_loss_scale() -> None:
     """Weights and updates in float32; the loss is that of float32 to the digits that bfloat16 has."""
     half = Training(NORM, PER_IMAGE, 1, "mixed_bfloat16", training=BFLOAT16)
     full = Training(
@@ -293,10 +287,7 @@ def test_bfloat16_trains_without_a_loss_scale(tensorflow: ModuleType) -> None:
 
 
 def test_where_the_host_validates_it_has_the_weights_of_now(
-    tensorflow: ModuleType,
-    tmp_path: Path,
-    make_classes: Callable[..., ClassMap],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, make_classes: Callable[..., ClassMap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes, there = make_classes(3), made_trainer(tmp_path, make_classes(3), 1)
     monkeypatch.setattr(Devices, "predicts_on_host", True)
@@ -328,9 +319,9 @@ def test_without_a_tpu_it_says_so_in_one_line(
         make_devices(config, 2)
 
 
-@pytest.mark.parametrize(("name", "connects"), [(None, False), ("its-name", True)])
+@pytest.mark.parametrize("name", [None, "its-name"])
 def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str | None, connects: bool
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     done: list[str] = []
     cores = [f"/job:worker/replica:0/task:0/device:TPU:{i}" for i in range(8)]
@@ -341,6 +332,6 @@ def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda _: done.append("started"))
     monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda _: made)
     devices = make_devices(DistributionConfig(strategy="tpu", tpu=name))
-    assert devices.names == (tuple(cores) if connects else tuple(f"TPU:{i}" for i in range(8)))
-    assert done == [name or "local", *(["connected"] if connects else []), "started"]
+    assert devices.names == (tuple(cores) if name else tuple(f"TPU:{i}" for i in range(8)))
+    assert done == [name or "local", *(["connected"] if name else []), "started"]
     assert devices.dealt(64) == (8,) * 8

@@ -351,7 +351,6 @@ def kill(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 PACK = "from segmenter.extras.sharing.archive import pack_run, unpack_run"
 CALLS = {
     "pack": (PACK, "pack_run(Path({run!r}), Path({to!r}))"),
-    "anonymous": (PACK, "pack_run(Path({run!r}), Path({to!r}), anonymous=True)"),
     "unpack": (PACK, "unpack_run(Path({packed!r}), Path({to!r}))"),
     "polygons": (
         "from segmenter.extras.vectors.writing import polygon_file",
@@ -368,17 +367,7 @@ def killed(folder: Path, call: str, what: str, **names: str) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("call", "what"),
-    [
-        ("pack", "os.replace"),
-        ("unpack", "os.rename"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("anonymous", "os.fsync"), ("unpack", "os.fsync"))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "what"), [("pack", "os.replace"), ("unpack", "os.rename")])
 def test_packing_and_unpacking_again_leaves_only_what_is_asked_for(
     call: str, what: str, run: Path, packed: Path, tmp_path: Path
 ) -> None:
@@ -388,16 +377,15 @@ def test_packing_and_unpacking_again_leaves_only_what_is_asked_for(
     if call == "unpack":
         unpack_run(packed, target)
     else:
-        pack_run(run, target, anonymous=call == "anonymous")
+        pack_run(run, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.b.notes.txt", "a.b"]
 
 
-@pytest.mark.parametrize("ending", ["gpkg", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_polygons_written_again_leave_only_their_file(ending: str, tmp_path: Path) -> None:
+def test_polygons_written_again_leave_only_their_file(tmp_path: Path) -> None:
     pytest.importorskip("pyogrio")
     from segmenter.extras.vectors.writing import polygon_file
 
-    target = tmp_path / f"areas.{ending}"
+    target = tmp_path / "areas.gpkg"
     killed(tmp_path, "polygons", "os.nothing", to=str(target))
     with polygon_file(target, None):
         pass
@@ -415,3 +403,15 @@ def test_what_another_is_writing_stays(tmp_path: Path) -> None:
         assert (folder / "half").exists()
     assert target.read_bytes() == b"whole"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return described_run(tmp_path_factory.mktemp("sharing") / "run")
+
+
+@pytest.fixture(scope="module")
+def packed(run: Path) -> Path:
+    output = run.parent / "mine.run.zip"
+    pack_run(run, output, with_checkpoints=True)
+    return output

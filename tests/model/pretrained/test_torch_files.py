@@ -56,18 +56,10 @@ def test_tensors_come_back_with_name_type_and_value(
 @both
 def test_views_of_one_storage_are_views(tmp_path: Path, write: Write) -> None:
     values = np.arange(24, dtype=np.float32)
-    views = {"transposed": Stored(values, "0", 0, (4, 6), (1, 4))}
-    if write is zip_file:  # the older format writes each storage once: one tensor of each here
-        views["part"] = Stored(values, "0", 5, (2, 2), (10, 3))
-    path = tmp_path / "w.pth"
-    if write is zip_file:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("x/data.pkl", pickled(views))
-            archive.writestr("x/data/0", values.tobytes())
-        np.testing.assert_array_equal(read_torch(path)["part"], [[5, 8], [15, 18]])
-    else:
-        write(path, views)
-    np.testing.assert_array_equal(read_torch(path)["transposed"], values.reshape(6, 4).T)
+    part, transposed = Stored(values, "0", 5, (2, 2), (10, 3)), Stored(values, "0", 0, (4, 6), (1, 4))
+    found = read_torch(write(tmp_path / "w.pth", {"part": part, "transposed": transposed}))
+    np.testing.assert_array_equal(found["part"], [[5, 8], [15, 18]])
+    np.testing.assert_array_equal(found["transposed"], values.reshape(6, 4).T)
 
 
 def test_brain_floats_are_the_upper_halves_of_floats(tmp_path: Path) -> None:
