@@ -149,7 +149,7 @@ class Draft:
         return _size_of(model, *facts)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def _size_of(model: ModelConfig, bands: int, classes: int, side: int, precision: str) -> ModelSize:
     load_tensorflow()
     from segmenter.model.building import build_model
