@@ -130,7 +130,8 @@ def _plan_row(one: PlanFacts, limiting: int | None) -> list[str]:
     row.append(f"{plan.classes_per_replica:.2f} ({shuffle.classes_per_replica:.2f})")
     if limiting is not None:
         waits = [side.longest_gap[limiting] for side in (plan, shuffle)]
-        row.append("{} ({}) steps".format(*("never seen" if wait is None else wait for wait in waits)))
+        waited = "{} ({}) steps".format(*(wait or "–" for wait in waits))
+        row.append(waited if any(waits) else "never seen")
     return row
 
 

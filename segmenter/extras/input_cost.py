@@ -281,10 +281,12 @@ def _limit(cost: Cost) -> str:
 def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, str]:
     """Return an upper limit of a card's tiles a second, and the source of that number."""
     from segmenter.devices.setup import load_tensorflow
+
+    load_tensorflow()  # before the model's modules, which import it with its greetings
+
     from segmenter.model.building import build_model
     from segmenter.model.size import convolution_flops
 
-    load_tensorflow()
     side, precision = recipe.tiles.size, recipe.training.precision
     flops = 3 * convolution_flops(build_model(recipe.model, bands, classes), side, side)
     reached = _REACHED if precision == "float32" else _REACHED_HALF

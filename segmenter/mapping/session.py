@@ -327,11 +327,12 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
     for warning in outcome.warnings:
         warn(plain(warning))
     if folder_state.removed:
-        first = plain(str(folder_state.removed[0]))
-        say(f"{len(folder_state.removed)} files belonged to older maps and are removed: {first}, …")
+        first, *more = map(str, folder_state.removed)
+        files = f"{counted(1 + len(more), 'file')} of older maps removed: {first}{', …' if more else ''}"
+        say(plain(files))
     if outcome.written:
         done = _pixels(outcome.written) / 1e6
-        maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"
+        maps = counted(len(outcome.written), "map")
         say(f"{maps} in {plain(str(folder))}: {done:.1f} Mpixel, {done / seconds:.2f} Mpixel/s")
 
 

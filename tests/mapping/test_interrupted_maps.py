@@ -299,7 +299,7 @@ def test_files_of_an_older_map_do_not_stay(make_geotiff: Make, call: Call, capsy
     assert "1 of 1 maps are finished" in capsys.readouterr().out
     scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
     assert call(source, "--probabilities", "uint8") == 0
-    assert "1 files belonged to older maps and are removed: maps/a.confidence.tif" in capsys.readouterr().out
+    assert "1 file of older maps removed: maps/a.confidence.tif" in capsys.readouterr().out
     styles = {"a.qml", "a.tif.aux.xml"}
     outputs = {"a.notes.tif", "a.quicklook.png", "a.tif"}
     assert files(maps).keys() == {*outputs, "a.probabilities.tif", "a.probabilities.qml", *styles}

@@ -150,8 +150,8 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
     }
     stacks.tidy()
     say(
-        f"{len(scenes)} scenes of {len(layout.bands)} files each, brought into one GeoTIFF each in "
-        f"{stacks.folder}"
+        f"{counted(len(scenes), 'scene')} of {len(layout.bands)} files each, brought into one GeoTIFF each "
+        f"in {stacks.folder}"
     )
     return images
 
