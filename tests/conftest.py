@@ -29,6 +29,7 @@ with contextlib.suppress(ModuleNotFoundError):  # the extra `vectors`
     # TensorFlow's SQLite, and end the process at a GeoPackage with a view.
     import segmenter.extras.vectors.library  # noqa: F401
 from segmenter.grid.labels import ClassMap, LandCoverClass
+from tests.helpers import small_encoders
 from tests.helpers.file_server import PROXIES, FileServer, serving
 from tests.helpers.made_rasters import PLACE, written
 from tests.helpers.s3_server import Store, object_store
@@ -87,6 +88,12 @@ def four_replicas(tensorflow: ModuleType) -> list[str]:
     devices = tensorflow.config.list_logical_devices("CPU")
     assert len(devices) == REPLICAS
     return [f"CPU:{i}" for i in range(REPLICAS)]
+
+
+@pytest.fixture
+def few_blocks(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoders of few blocks stand for their families; MobileNetV2 for those of Keras."""
+    small_encoders.few_blocks(monkeypatch)
 
 
 @pytest.fixture

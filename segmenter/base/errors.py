@@ -172,16 +172,19 @@ class WorkerError(SegmenterError):
 
 
 @contextlib.contextmanager
-def failing(kind: type[SegmenterError], where: Any, fault: str, if_full: Any = ...) -> Iterator[None]:
+def failing(
+    kind: type[SegmenterError], where: Any, fault: str, if_full: Any = ..., *, remedy: Any = ...
+) -> Iterator[None]:
     """Convert a system error in the block: `where: fault: No space left on device; if_full`.
 
     Args:
-        if_full: remedy of a full disk; other errors say what they are.
+        if_full: remedy of a full disk.
+        remedy: that of all other errors; left out where they say what to do.
     """
     try:
         yield
     except OSError as error:
-        remedy = if_full if error.errno in (None, *FULL) else ...  # GDAL says no number
+        remedy = if_full if if_full is not ... and error.errno in (None, *FULL) else remedy  # GDAL: None
         raise kind(where, f"{fault}: {error.strerror or error}", remedy=remedy) from None
 
 

@@ -103,7 +103,7 @@ class MadeRasters:
             if self._began:
                 return
             with failing(
-                DatasetError, self.folder, "cannot write there", "name another folder in dataset.cache"
+                DatasetError, self.folder, "cannot write there", remedy="name another folder in dataset.cache"
             ):
                 make_folder(self.folder)
             remove_leftovers(self.folder)

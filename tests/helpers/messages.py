@@ -41,8 +41,8 @@ def without_fields() -> list[str]:
 
 
 def _failing(call: ast.Call) -> str:
-    """The line of `with failing(kind, where, fault, remedy)`, which adds what the system says."""
-    kind, where, fault, *remedy = map(_filled, call.args)
+    """The line of `with failing(kind, where, fault, if_full, remedy=…)`, which adds what the system says."""
+    kind, where, fault, *remedy = map(_filled, (*call.args, *(each.value for each in call.keywords)))
     return "; ".join([f"{kind.strip('{}')}: {where}: {fault}: {{error.strerror or error}}", *remedy])
 
 

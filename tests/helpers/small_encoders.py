@@ -65,6 +65,16 @@ def smallest_of_keras(encoder: str) -> Any:
     return Source(make, ("block1a_project_activation", *ends), {"include_preprocessing": False})
 
 
+def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make encoders of each family such with hardly any blocks, by its own code; MobileNetV2 is made."""
+    for family in _STEMS:
+        narrow(family, monkeypatch)
+    encoders = import_module("segmenter.model.encoders").ENCODERS
+    for encoder in ("densenet121", "convnext_tiny", "efficientnet_v2_b0"):
+        monkeypatch.setitem(encoders, encoder, smallest_of_keras(encoder))
+    monkeypatch.setitem(encoders, SMALL, small_encoder())
+
+
 _STEMS = {"resnet": "RESNET_STEM", "efficientnet_lite": "LITE_STEM"}
 """Family of `model.encoders` → its module's name for the channels of the first convolution."""
 

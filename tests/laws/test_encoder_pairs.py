@@ -4,27 +4,13 @@ Compiling a step of such a network takes minutes, so all are slow, and of each f
 for it; each pair at its real size is in `studies/equivalence.md` (`python -m studies.encoder_equivalence`).
 """
 
-from types import ModuleType
-
 import pytest
 
 from datasets.commands.gpu.laboratory import LIMIT
 from tests.helpers.encoder_pairs import PairLaboratory, pair
-from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
+from tests.helpers.small_encoders import SMALL
 
 pytestmark = pytest.mark.timeout(3600)
-
-
-@pytest.fixture
-def small(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each family an encoder with hardly any blocks, by the family's own code; MobileNetV2's is made."""
-    from segmenter.model import encoders
-
-    for family in ("resnet", "efficientnet_lite"):
-        narrow(family, monkeypatch)
-    for encoder in ("densenet121", "convnext_tiny", "efficientnet_v2_b0"):
-        monkeypatch.setitem(encoders.ENCODERS, encoder, smallest_of_keras(encoder))
-    monkeypatch.setitem(encoders.ENCODERS, SMALL, small_encoder())
 
 
 @pytest.mark.slow
@@ -40,7 +26,7 @@ def small(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         ("convnext_tiny", "upernet"),
     ],
 )
-def test_equivalence_and_resume_of_each_family_and_decoder(small: None, encoder: str, decoder: str) -> None:
+def test_equivalence_and_resume_of_each_family(few_blocks: None, encoder: str, decoder: str) -> None:
     """All at once, as compiling takes most of the time; resuming in the bits of float64."""
     laboratory = PairLaboratory(pair(encoder, decoder))
     assert laboratory.wide_sums() == []

@@ -357,7 +357,7 @@ def test_a_picture_older_than_its_map_or_label_is_drawn_again(make_geotiff: Make
 
 
 def test_a_file_of_others_is_not_replaced(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    """Whatever output has its name; a map is known as ours without the journal, and others go by `--redo`."""
+    """Any output's name counts; a map is known as ours without the journal, and others go by `--redo`."""
     source = make_geotiff("in/a.tif", IMAGE)
     others = [make_geotiff("maps/a.tif", IMAGE), Path("maps/a.confidence.tif"), Path("maps/a.quicklook.png")]
     options = ("--confidence", "--quicklook")

@@ -23,7 +23,7 @@ from segmenter.model.stages import Pace, pace_of, part_of, stages_told
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, pair
 from tests.helpers.executed_sums import widest_sum
 from tests.helpers.refusals import refused
-from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
+from tests.helpers.small_encoders import SMALL
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -131,16 +131,7 @@ def test_weights_have_the_same_names_in_each_model_and_a_stage(name: str) -> Non
     assert kernels[0][2] == 3  # of the bands: by it a fine-tuning knows whether its first layer is kept
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each family an encoder with hardly any blocks; MobileNetV2's is made."""
-    for family in ("resnet", "efficientnet_lite"):
-        narrow(family, monkeypatch)
-    monkeypatch.setitem(encoders.ENCODERS, "convnext_tiny", smallest_of_keras("convnext_tiny"))
-    monkeypatch.setitem(encoders.ENCODERS, SMALL, small_encoder())
-
-
-def test_drop_path_is_at_the_end_of_each_branch_and_grows(small: None) -> None:
+def test_drop_path_is_at_the_end_of_each_branch_and_grows(few_blocks: None) -> None:
     model = features_model(SMALL, drop_path=0.6)
     found = {layer.name: layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"}
     assert found == pytest.approx({"b4b_add_drop_path": 0.3, "b4c_add_drop_path": 0.6})
@@ -161,7 +152,7 @@ def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: Modu
         assert np.abs(np.asarray(found, np.float64) - expected).max() <= limit
 
 
-def test_logits_are_of_full_resolution_and_32_bits(small: None) -> None:
+def test_logits_are_of_full_resolution_and_32_bits(few_blocks: None) -> None:
     for decoder in DECODERS:
         model = build_model(config(SMALL, decoder=decoder), 4, 6, dtype="mixed_float16")
         wide = {layer.name for layer in model.layers if layer.output.dtype == "float32"}
@@ -229,7 +220,7 @@ def test_a_model_that_keras_saved_is_the_same(
     tmp_path: Path, rng: np.random.Generator, request: pytest.FixtureRequest, name: str, dtype: str
 ) -> None:
     if (name, dtype) in QUICK:
-        request.getfixturevalue("small")
+        request.getfixturevalue("few_blocks")
     model = build_model(MODELS[name], 3, 4, dtype=dtype, synchronised=True)
     image = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
     model(image, training=True)  # statistics and masks that are not those of a new model
@@ -279,7 +270,7 @@ def test_a_stage_goes_before_its_part_and_trains_after_the_frozen_epochs() -> No
         *(pair(encoder, "unet") for encoder in ("convnext_tiny", "efficientnet_lite0", "resnet18")),
     ],
 )
-def test_the_stages_told_are_those_of_the_model_that_is_built(small: None, config: ModelConfig) -> None:
+def test_the_stages_told_are_those_of_the_model_that_is_built(few_blocks: None, config: ModelConfig) -> None:
     built = stages_of(build_model(config, 3, 4), config)
     told, found = ({(part_of(p), stage) for p, stage in of.items()} for of in (stages_told(config), built))
     assert told == found

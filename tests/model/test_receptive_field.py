@@ -20,7 +20,6 @@ from segmenter.model.decoders.pooling import PartMeans
 from segmenter.model.layers import Layers
 from segmenter.model.receptive_field import network_geometry
 from segmenter.model.size import training_bytes_per_image
-from tests.helpers.small_encoders import narrow, smallest_of_keras
 
 
 @pytest.mark.parametrize(("depth", "upsampling"), [(1, "bilinear"), (2, "transpose"), (3, "nearest")])
@@ -249,15 +248,6 @@ def assert_geometry_is_what_moves(model: Any, axis: int) -> None:
         assert moved.shifts() == list(range(each.stride, geometry.stride + 1, each.stride))
 
 
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each family an encoder with hardly any blocks, by the family's own code."""
-    for family in ("resnet", "efficientnet_lite"):
-        narrow(family, monkeypatch)
-    for encoder in ("densenet121", "convnext_tiny", "efficientnet_v2_b0"):
-        monkeypatch.setitem(encoders.ENCODERS, encoder, smallest_of_keras(encoder))
-
-
 @pytest.mark.parametrize(
     ("encoder", "decoder", "options", "axis"),
     [
@@ -270,14 +260,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_encoders_and_models_move_as_far_as_their_radius_and_with_their_stride(
-    few: None, encoder: str, decoder: str | None, options: dict[str, Any], axis: int
+    few_blocks: None, encoder: str, decoder: str | None, options: dict[str, Any], axis: int
 ) -> None:
     model = encoder_of(encoder) if decoder is None else whole(encoder, decoder, **options)
     assert network_geometry(model).stride == options.get("output_stride", 32)
     assert_geometry_is_what_moves(model, axis)
 
 
-def test_squeeze_and_excitation_lets_a_pixel_move_every_output(few: None) -> None:
+def test_squeeze_and_excitation_lets_a_pixel_move_every_output(few_blocks: None) -> None:
     """In the dark it has nothing to scale, so that there only what is near moves: the means do it."""
     encoder = encoder_of("efficientnet_v2_b0")
     nets = [keras.Model(encoder.inputs[0], each) for each in encoder.outputs]
@@ -298,7 +288,7 @@ def test_squeeze_and_excitation_lets_a_pixel_move_every_output(few: None) -> Non
     ],
 )
 def test_without_a_radius_a_pixel_moves_every_output(
-    few: None, encoder: str, decoder: str, options: dict[str, Any]
+    few_blocks: None, encoder: str, decoder: str, options: dict[str, Any]
 ) -> None:
     model = whole(encoder, decoder, **options)
     assert (network_geometry(model).radius, network_geometry(model).stride) == (None, 32)
@@ -363,7 +353,7 @@ def farthest_moved(
 
 @dataclass(frozen=True)
 class Moved:
-    """What a changed pixel moves in one output of a model, along a strip.
+    """Pixels of one output of a model that a changed pixel moves, along a strip.
 
     Attributes:
         scale: input pixels that an output pixel covers.
@@ -398,7 +388,7 @@ class Moved:
 
 
 def moved_along(model: Any, stride: int, radius: int, axis: int) -> list[Moved]:
-    """What a changed pixel moves in each output, along rows (axis 0) or columns (1).
+    """Return the pixels of each output that a changed pixel moves, along rows (axis 0) or columns (1).
 
     The image is a strip, a step of the stride across: what a pixel reaches along it, it reaches whatever is
     across. It is 0 but for the changed pixel, so that the smallest value shows. There is room for a step more
@@ -415,7 +405,7 @@ def moved_along(model: Any, stride: int, radius: int, axis: int) -> list[Moved]:
 
 
 def all_move(model: Any, length: int, around: float) -> list[bool]:
-    """Of each output, whether all of it moves when the first pixel along a strip of one value changes."""
+    """True for each output of which all moves when the first pixel along a strip of one value changes."""
     outputs = _on_strips(model, length, network_geometry(model).stride, (0, None), 1, around)
     return [bool((changed != plain).any(axis=2).all()) for changed, plain in outputs]
 

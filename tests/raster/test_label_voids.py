@@ -217,6 +217,14 @@ def test_values_that_are_no_class_are_refused_only_where_the_image_lies(
     assert not list((tmp_path / "made").glob("*m*"))
 
 
+def test_a_folder_that_cannot_be_written_has_another_as_its_remedy(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap
+) -> None:
+    image = make_geotiff("a.tif", np.full((20, 20), 10, np.uint8), crs=UTM, transform=HERE)
+    with refused(DatasetError, where="a.tif/made", remedy="dataset.cache"):
+        PlacedLabels(image / "made", classes).label("b", image, image, shared=False)
+
+
 def test_files_that_do_not_say_where_they_lie_are_refused(
     tmp_path: Path, make_geotiff: Make, classes: ClassMap
 ) -> None:

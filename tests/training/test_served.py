@@ -328,7 +328,7 @@ SERVED = ("--set", "distribution.strategy=parameter_server", "--set", "training.
 
 
 def is_free(address: str) -> bool:
-    """Whether nobody listens there."""
+    """True if nobody listens there."""
     host, port = address.split(":")
     try:
         socket.create_server((host, int(port))).close()
