@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,24 +93,21 @@ def _is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-def _imports(node: ast.AST, *, types: bool, package: str = "") -> Iterator[str]:
-    """Names of all modules that are imported below a node, also inside functions.
+def _imports(node: ast.AST, package: str, *, types: bool = False) -> Iterator[tuple[str, bool]]:
+    """Names of all modules that are imported below a node, also inside functions, each with: for types only.
 
     Args:
-        types: with those that are imported for types only.
         package: that a relative import starts from; only the loaders, which have two names, use those.
     """
     for child in ast.iter_child_nodes(node):
-        if _is_for_types_only(child) and not types:
-            continue
         if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names)
+            yield from ((alias.name, types) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             module = _imported_from(child, package)
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in child.names)
-        else:
-            yield from _imports(child, types=types, package=package)
+            yield module, types
+            yield from ((f"{module}.{alias.name}", types) for alias in child.names)
+        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _imports(child, package, types=types or _is_for_types_only(child))
 
 
 def _imported_from(node: ast.ImportFrom, package: str) -> str:
@@ -129,12 +127,27 @@ def _package_of(name: str) -> str:
     return name if SOURCES[name].name == "__init__.py" else name.rpartition(".")[0]
 
 
-def _graph(*, types: bool) -> dict[str, set[str]]:
-    """Module → modules of ours that it imports."""
-    return {
-        name: {other for other in _imports(tree, types=types, package=_package_of(name)) if other in SOURCES}
-        - {name}
-        for name, tree in TREES.items()
+@cache
+def _trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+
+
+@cache
+def _all_imports() -> dict[str, dict[str, bool]]:
+    """Module → every module that it imports, each with: for types only."""
+    named = {name: sorted(_imports(tree, _package_of(name)), reverse=True) for name, tree in _trees().items()}
+    return {name: dict(imports) for name, imports in named.items()}
+
+
+def _imported(name: str) -> set[str]:
+    """Modules of ours or of others that a module of ours imports when it runs."""
+    return {other for other, types in _all_imports()[name].items() if not types}
+
+
+def _ours(name: str, *, types: bool) -> set[str]:
+    """Modules of ours that a module imports, with those that it imports for types only or without."""
+    return {other for other in (_all_imports()[name] if types else _imported(name)) if other in SOURCES} - {
+        name
     }
 
 
@@ -155,10 +168,6 @@ def room_of(module: str) -> str:
 
 
 SOURCES = _sources()
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
-IMPORTS = {name: set(_imports(tree, types=False, package=_package_of(name))) for name, tree in TREES.items()}
-GRAPH = _graph(types=False)
-WITH_TYPES = _graph(types=True)
 OURS = sorted(name for name in SOURCES if name.split(".")[0] in ("segmenter", "datasets"))
 LIBRARY = [name for name in OURS if name.startswith("segmenter.")]
 
@@ -167,7 +176,7 @@ def _reached(start: str) -> set[str]:
     """Everything of ours that a module imports, directly or through others."""
     seen, waiting = set(), [start]
     while waiting:
-        fresh = GRAPH.get(waiting.pop(), set()) - seen
+        fresh = _ours(waiting.pop(), types=False) - seen
         seen |= fresh
         waiting += fresh
     return seen
@@ -175,7 +184,7 @@ def _reached(start: str) -> set[str]:
 
 def _importers_of(package: str) -> set[str]:
     """Modules of ours that import a package of others."""
-    return {name for name, imports in IMPORTS.items() if any(i.split(".")[0] == package for i in imports)}
+    return {name for name in SOURCES if any(other.split(".")[0] == package for other in _imported(name))}
 
 
 def _may_use_tensorflow(module: str) -> bool:
@@ -187,7 +196,9 @@ def _may_use_tensorflow(module: str) -> bool:
 
 def test_the_loaders_import_each_other_relatively() -> None:
     """Their folder is `datasets` in a clone and `segmenter_datasets` where it is installed."""
-    absolute = {name: _absolute_imports(TREES[name]) for name in SOURCES if name.split(".")[0] == "datasets"}
+    absolute = {
+        name: _absolute_imports(_trees()[name]) for name in SOURCES if name.split(".")[0] == "datasets"
+    }
     assert {name: found for name, found in absolute.items() if "datasets" in found} == {}
 
 
@@ -214,7 +225,7 @@ def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
         f"{name} imports {other}"
         for name in OURS
         if room_of(name) == room
-        for other in sorted(WITH_TYPES[name])
+        for other in sorted(_ours(name, types=True))
         if other in OURS
         if room_of(other) not in allowed
         if extra is None or not room_of(other).startswith("extras")
@@ -223,7 +234,9 @@ def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
 
 
 def test_the_tables_have_no_arrow_that_nobody_needs() -> None:
-    drawn = {(room_of(name), room_of(other)) for name in OURS for other in WITH_TYPES[name] if other in OURS}
+    drawn = {
+        (room_of(name), room_of(other)) for name in OURS for other in _ours(name, types=True) if other in OURS
+    }
     rooms = {(room, below) for room, all_below in ARROWS.items() for below in all_below.split()}
     extras = {(f"extras.{name}", below) for name, all_below in EXTRAS.items() for below in all_below.split()}
     assert (rooms | extras) - drawn == set()
@@ -233,7 +246,7 @@ def test_the_tables_have_no_arrow_that_nobody_needs() -> None:
 
 
 def test_modules_have_no_circle() -> None:
-    assert [name for name in GRAPH if name in _reached(name)] == []
+    assert [name for name in SOURCES if name in _reached(name)] == []
 
 
 def test_the_package_is_listed_on_one_screen() -> None:
@@ -242,13 +255,13 @@ def test_the_package_is_listed_on_one_screen() -> None:
 
 
 def test_no_module_imports_more_than_25_of_ours() -> None:
-    many = {name: len(imports) for name, imports in WITH_TYPES.items() if len(imports & set(OURS)) > 25}
-    assert many == {}
+    counts = {name: len(_ours(name, types=True) & set(OURS)) for name in SOURCES}
+    assert {name: count for name, count in counts.items() if count > 25} == {}
 
 
 def test_the_library_never_imports_the_datasets_nor_the_scripts() -> None:
     above = ("datasets", "benchmarks", "studies", "fuzz", "tests", "train", "predict")
-    assert {name: i for name in LIBRARY for i in IMPORTS[name] if i.split(".")[0] in above} == {}
+    assert {name: i for name in LIBRARY for i in _imported(name) if i.split(".")[0] in above} == {}
 
 
 def test_only_raster_opens_rasters() -> None:
