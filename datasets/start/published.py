@@ -56,7 +56,8 @@ _COLOURS = {
     "ISPRS": ", ".join("#{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
 }
 _MOST_OTHERS = 2
-"""Values of labels that a list of colours may lack, and colours of it that labels may."""
+"""Values of labels that a list of colours may lack, and colours of it that labels may; one fewer where all
+are pure (red, yellow, white, …), as anyone takes those."""
 
 
 def published(place: Place) -> tuple[Choice, ...]:
@@ -130,5 +131,8 @@ def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> 
         if fits if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
             near.append((lacking, more, legend))
     near.sort(key=lambda each: each[:2])
+    pure = colours and all(byte in (0, 255) for each in wanted for byte in each.to_bytes(3))
+    if near and pure and max(near[0][:2]) == _MOST_OTHERS:
+        return Legend()
     files = [legend.file for lacking, _, legend in near if lacking == near[0][0]]  # too few colours to tell
     return replace(near[0][2], file=" or ".join(files)) if near else Legend()

@@ -272,6 +272,18 @@ def test_of_published_lists_of_colours_the_nearest_is_taken(
 
 
 @pytest.mark.parametrize(
+    "colours", ["ff0000 00ff00 0000ff ffff00", "000000 ff0000 00ff00 0000ff ff00ff ffff00", "00ff00 ffffff"]
+)
+def test_colours_that_anyone_takes_name_no_published_list(tmp_path: Path, rng: Rng, colours: str) -> None:
+    """As grains of sandstone are painted: all are ISPRS's, which has two more."""
+    painted = {i: (each[0], each[1], each[2]) for i, each in enumerate(map(bytes.fromhex, colours.split()))}
+    for i in range(2):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.tif", made.painted(made.label(list(painted), shift=i), painted))
+    assert not {each.name for each in POTSDAM.classes} & set(names_of(seen(tmp_path)))
+
+
+@pytest.mark.parametrize(
     ("file", "lines", "names"),
     [
         ("test.txt", ["grass", "road", "water"], 0),
