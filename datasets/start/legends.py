@@ -54,7 +54,7 @@ class Legend:
 def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
     """Return the legend that names the most of the values, at least half, and no files; else an empty one."""
     best, most = Legend(), (len(values) + 1) // 2
-    names = "\n".join(["", *(PurePosixPath(file).stem for file in files)])
+    names = "\n".join(["", *(PurePosixPath(file).name for file in files)])
     for file in files:
         if PurePosixPath(file).suffix.lower() not in _ENDINGS:
             continue

@@ -118,6 +118,9 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
         if str(path.absolute()).startswith("/vsi"):
             raise RasterError(path, expected="a local file, GDAL's own paths are not opened")
     start, driver = _signed(path)
+    if start == b"vers":
+        remedy = "git lfs pull fetches the files"
+        raise RasterError(path, expected="a raster file, got a pointer of Git LFS", remedy=remedy)
     if driver is None and not allowed:
         raise RasterError(
             path,

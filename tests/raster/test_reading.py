@@ -55,6 +55,13 @@ def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> Non
         open_raster(tmp_path)
 
 
+@pytest.mark.parametrize("drivers", [(), ("JP2OpenJPEG",)])
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, drivers: tuple[str, ...]) -> None:
+    (tmp_path / "a.jp2").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    with refused(RasterError, where="a.jp2", expected="Git LFS"):
+        open_raster(tmp_path / "a.jp2", drivers=drivers)
+
+
 def test_the_intact_part_of_a_truncated_geotiff_can_be_read(tmp_path: Path, rng: np.random.Generator) -> None:
     pixels = rng.integers(0, 255, (1100, 512), np.uint8)
     write_raster(tmp_path / "a.tif", pixels)

@@ -289,6 +289,7 @@ def test_colours_that_anyone_takes_name_no_published_list(tmp_path: Path, rng: R
         ("test.txt", ["grass", "road", "water"], 0),
         ("train_list.txt", [f"M-{i}-d_{i}" for i in range(5)], 0),
         ("tiles.txt", ["s1", "s2", "s3", "t4"], 0),
+        ("split.csv", [",file,train", "0,s1_a.png,False", "1,s2_b.png,True", "2,s3_c.png,True"], 0),
         ("authors.txt", [f"name{i}" for i in range(20)], 0),
         ("classes.txt", ["grass", "road", "water", "sea"], 3),
         ("class_dict_test.csv", ["name,value", "grass,0", "road,1", "water,2"], 3),
