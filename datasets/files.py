@@ -103,7 +103,7 @@ class Candidates:
         root: folder that the paths are relative to.
         images, labels: relative paths by scene name; more than one is ambiguous.
         image_form, label_form: expected forms of names, for messages.
-        advice: further advice on images without a label.
+        advice: further advice on files without a partner.
     """
 
     root: Path
@@ -143,13 +143,12 @@ class Candidates:
     def _no_orphans(
         self, files: Mapping[str, list[str]], others: Mapping[str, list[str]], what: str, wanted: str
     ) -> None:
-        advice = self.advice if what == "image" else ""
         alone = sorted(paths[0] for name, paths in files.items() if name not in others)
         if alone:
             raise DatasetError(
                 self.root,
                 f"{len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: {few(alone)}",
-                remedy=f"add the partner or move the file out of the folder{advice}",
+                remedy=f"add the partner or move the file out of the folder{self.advice}",
             )
 
 

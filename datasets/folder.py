@@ -33,6 +33,7 @@ _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
 _ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
 UNLABELLED = "without a label (unlabelled: skip)"
+IMAGELESS = "without an image (unlabelled: skip)"
 SPELT = "spelt otherwise than in dataset.images, dataset.labels or the names of classes"
 _MOST_WILD = 16
 """Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
@@ -219,9 +220,13 @@ def _pairs(
             got=f"{_braces(label_regex)} against {_braces(image_regex)}",
         )
     candidates = candidates_of(root, config.images[0], config.labels, paths, config.masks)
-    skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
-    unused = candidates.unused(skipped, UNLABELLED)
-    pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
+    images, labels = candidates.images.keys(), candidates.labels.keys()
+    unused: Unused = ()
+    if config.unlabelled == "skip":
+        unused = candidates.unused(images - labels, UNLABELLED) + candidates.unused(
+            labels - images, IMAGELESS
+        )
+    pairs = candidates.pairs(images & labels if config.unlabelled == "skip" else None)
     if not named:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
     return pairs, unused

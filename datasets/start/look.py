@@ -21,7 +21,7 @@ from segmenter.raster.ground import alignment_errors, both_placed
 from .. import load_dataset
 from ..check import image_lines
 from ..files import few
-from ..folder import SPELT, UNLABELLED, load_folder
+from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED
 from .choice import Choice, nested
@@ -209,9 +209,13 @@ def _file_choices(
     if facts.shared:
         why = f"one file for {counted(len(dataset.scenes), 'image')}, placed by georeference"
     yield Choice("dataset.labels", facts.labels, why, "; ".join(facts.others[1]))
-    if skipped := [path.name for path, why in dataset.unused if why == UNLABELLED]:
-        why = f"{counted(len(skipped), 'image')} without a label: {few(skipped, 2)}"
-        yield Choice("dataset.unlabelled", "skip", why)
+    alone = {
+        f"{counted(len(own), what)} {reason.partition(' (')[0]}: {few(own, 2)}"
+        for what, reason in (("image", UNLABELLED), ("label", IMAGELESS))
+        if (own := [path.name for path, why in dataset.unused if why == reason])
+    }
+    if alone:
+        yield Choice("dataset.unlabelled", "skip", "; ".join(sorted(alone)))
 
 
 def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Iterator[Choice]:

@@ -460,7 +460,9 @@ class FolderConfig(Located):
         None, "", "1-based bands the model sees, in order; default: all but alpha. A band named here is data"
     )
     unlabelled: Literal["error", "skip"] = setting(
-        "error", "", "images without a label file; skip: they are left out, counted and printed"
+        "error",
+        "",
+        "images without a label file, labels without an image; skip: they are left out, counted and printed",
     )
     label_kind: Literal["full", "eroded"] = setting(
         "full", "", "for the protocol of scores: are borders ignored?"
