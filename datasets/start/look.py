@@ -92,7 +92,7 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
         yield from _value_choices(place, facts, used)
     yield from _image_choices(dataset, seen)
     if left:
-        why = f"{counted(len(left), 'scene')}: {next(iter(left.values()))}"
+        why = f"{counted(len(left), 'scene')}: {next(iter(left.values()))}".replace(f"{root}/", "")
         yield Choice("dataset.split.leave_out", sorted(left), why)
     for split, globs in facts.splits.items():
         yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
