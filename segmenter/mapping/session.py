@@ -47,7 +47,8 @@ from segmenter.raster import (
     raster_info,
     remove_leftovers,
 )
-from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.ensemble import AnyRun, joined, members
+from segmenter.runs.resume import unfinished
 from segmenter.runs.run import load_run
 
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
@@ -240,6 +241,9 @@ def _tell_left_out(images: Images, beside: int) -> None:
 def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
     """Make the unfinished maps; add errors to `failures`."""
     outcome = Outcome()
+    for line in filter(None, map(unfinished, members(call.run))):
+        warn(plain(line))
+        outcome.warnings.append(line)
     _ = call.precision  # which is said first
     if call.style.calibration and call.style.wanted != ExtraOutputs():
         say(f"probabilities are calibrated on validation scenes: {call.style.calibration}")
