@@ -118,7 +118,7 @@ def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     _write([each.place for each in found], columns, files)
     for file in files.values():
         say(str(file))
-    less = f" of {wanted}: no others are {apart} pixels apart" if len(found) < wanted else ""
+    less = f" of {wanted}: no others have data and are {apart} pixels apart" if len(found) < wanted else ""
     say(f"{counted(len(found), 'place')}{less}, to label next")
 
 

@@ -123,12 +123,15 @@ class Computing:
         "training; they are resampled while they are read, and the map comes back on their own pixels",
         "METRES",
         read=_gsd,
+        least=1e-9,
     )
     calibration: bool = _computing(
         True,
         "probabilities as the model gives them, without the run's calibration.json",
     )
-    raster_gsd: float | None = _computing(None, "that of inputs that do not say it, with --gsd", "METRES")
+    raster_gsd: float | None = _computing(
+        None, "that of inputs that do not say it, with --gsd", "METRES", least=1e-9
+    )
     memory: int | None = _computing(
         None,
         "what the program may take, as 8GB (half of the machine's): decides how large windows are",
@@ -271,12 +274,6 @@ class MapRequest(FurtherScores, Computing):
                 )
 
     def _check_gsd(self) -> None:
-        for name in ("gsd", "raster_gsd"):
-            value = getattr(self, name)
-            if isinstance(value, str) or value is None:
-                continue
-            if not (math.isfinite(value) and value > 0):
-                raise DatasetError(_flag(name), expected="metres a pixel, above 0", got=f"{value:g}")
         if self.raster_gsd is not None and self.gsd is None:
             raise DatasetError(f"--raster-gsd {self.raster_gsd:g}", "says from which scale; it needs --gsd")
 
@@ -303,7 +300,3 @@ def check_split(split: str) -> None:
 
     if split not in SPLITS:
         raise DatasetError("--split", expected=", ".join(SPLITS), got=split)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
