@@ -47,7 +47,7 @@ from segmenter.raster import (
     raster_info,
     remove_leftovers,
 )
-from segmenter.runs.ensemble import AnyRun, joined, members
+from segmenter.runs.ensemble import AnyRun, Ensemble, joined, members
 from segmenter.runs.resume import unfinished
 from segmenter.runs.run import load_run
 
@@ -248,6 +248,8 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
         outcome.merge(_make_group(call, together, failures))
         if outcome.stopped or (failures and call.request.fail_fast):
             break
+    if isinstance(call.run, Ensemble) and any(job.remark for job in outcome.written) and call.run.remark:
+        outcome.warnings.append(call.run.remark)
     _tell_written(outcome, call.request.output)
     return outcome
 
