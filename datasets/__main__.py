@@ -24,7 +24,7 @@ from segmenter.base.errors import (
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import Command, add_commands, option, parsed_command, positive
+from segmenter.base.options import Command, add_commands, option, parsed_command
 from segmenter.base.terminal import say, words_aside
 from segmenter.config.recipe_options import RecipeOptions
 from segmenter.extras.dask.options import ClusterOptions
@@ -174,8 +174,8 @@ def _diagnosed(given: _CoverageOptions) -> Diagnosis:
 @dataclass(frozen=True, kw_only=True)
 class _AugmentedOptions(RecipeOptions):
     output: Path = option(..., "the PNG to write", "FILE.png")
-    tiles: int = option(4, "rows (default: 4)", "N", read=positive(int))
-    draws: int = option(3, "of each tile (default: 3)", "N", read=positive(int))
+    tiles: int = option(4, "rows (default: 4)", "N", least=1)
+    draws: int = option(3, "of each tile (default: 3)", "N", least=1)
 
 
 def _augmented(given: _AugmentedOptions) -> int:
@@ -227,11 +227,9 @@ def _batches(text: str | None, own: int) -> list[int]:
 class _MakeOptions:
     kind: Literal["potsdam", "naic2020"] = option(..., "layout of the files", positional=True)
     folder: Path = option(..., "folder to write to", "DIR", positional=True)
-    scenes: int = option(..., "number of scenes", "N", read=positive(int))
+    scenes: int = option(..., "number of scenes", "N", least=1)
     seed: int = option(0, "the same seed gives the same files (default: 0)", "S")
-    size: int | None = option(
-        None, "side of a scene (potsdam: 6000, naic2020: 256)", "PX", read=positive(int)
-    )
+    size: int | None = option(None, "side of a scene (potsdam: 6000, naic2020: 256)", "PX", least=1)
     round: int | None = option(None, "naic2020: 8 classes (1) or 15 (2)", among=(1, 2))
     padded_names: bool = option(False, "potsdam: 02_10 instead of 2_10")
 
@@ -260,7 +258,7 @@ class _StitchOptions:
     pattern: str = option(
         ..., "the parts, in quotes; row by row in order of names", "PATTERN", positional=True, path=True
     )
-    columns: int = option(..., "parts in a row", "N", read=positive(int))
+    columns: int = option(..., "parts in a row", "N", least=1)
     output: Path = option(..., "the GeoTIFF to write", "FILE.tif")
 
 

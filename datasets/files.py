@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -82,6 +82,14 @@ def files_under(root: Path, files: str | None = None) -> list[str]:
             for name in inside
         ]
     return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+
+def stored_names(paths: Collection[str]) -> dict[str, str]:
+    """Return the stored path by its composed spelling; both spellings of one name are two files."""
+    stored = {path: path for path in paths if composed(path) == path}
+    for path in paths:
+        stored.setdefault(path if composed(path) in stored else composed(path), path)
+    return stored
 
 
 def _unreadable(error: OSError) -> None:

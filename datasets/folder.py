@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import ConfigError, DatasetError, shortened
-from segmenter.base.files import composed, is_vector
+from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour
 from segmenter.grid.scenes import Dataset, Layout, Scene, Split
@@ -23,6 +23,7 @@ from .files import (
     found_in_paths,
     matching,
     root_of,
+    stored_names,
 )
 from .published import parse_colour
 
@@ -54,9 +55,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     root = data_root(config.root)
     classes = class_map(config)
     listed = files_under(root, config.files)
-    stored = {name: name for name in listed if composed(name) == name}
-    for name in listed:  # both spellings of one name are two files
-        stored.setdefault(name if composed(name) in stored else composed(name), name)
+    stored = stored_names(listed)
     every = sorted(stored)
 
     def at(name: str) -> Path:

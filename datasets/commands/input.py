@@ -9,19 +9,19 @@ from typing import Any
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed, positive
+from segmenter.base.options import add_options, option, parsed
 from segmenter.config.recipe_options import RecipeOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(RecipeOptions):
-    steps: int = option(1000, "to feed at most (default: 1000)", "N", read=positive(int))
-    minutes: float = option(0.5, "at most (default: 0.5)", "M", read=positive(float))
+    steps: int = option(1000, "to feed at most (default: 1000)", "N", least=1)
+    minutes: float = option(0.5, "at most (default: 0.5)", "M", least=1e-9)
     need: float | None = option(
         None,
         "of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
         "TILES_PER_S",
-        read=positive(float),
+        least=1e-9,
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, run_tool
 from segmenter.base.files import check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
-from segmenter.base.options import add_options, option, parsed, positive
+from segmenter.base.options import add_options, option, parsed
 from segmenter.base.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class ReviewRequest:
         (), "write what to label next in these", "IMAGES", several=True, path=True
     )
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
-    cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", read=positive(int))
-    most: int = option(200, "findings (default: 200)", "N", read=positive(int))
-    points: int | None = option(None, "places to label (default: 50)", "N", read=positive(int))
-    apart: int | None = option(None, "between places (default: 256)", "PX", read=positive(int))
+    cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", least=1)
+    most: int = option(200, "findings (default: 200)", "N", least=1)
+    points: int | None = option(None, "places to label (default: 50)", "N", least=1)
+    apart: int | None = option(None, "between places (default: 256)", "PX", least=1)
     insist: bool = option(False, "take other pixel types or units")
     overwrite: bool = option(False, "replace results")
 
@@ -118,7 +118,7 @@ def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     _write([each.place for each in found], columns, files)
     for file in files.values():
         say(str(file))
-    less = f" of {wanted}: no others are {apart} pixels apart" if len(found) < wanted else ""
+    less = f" of {wanted}: no others have data and are {apart} pixels apart" if len(found) < wanted else ""
     say(f"{counted(len(found), 'place')}{less}, to label next")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed, positive
+from segmenter.base.options import add_options, option, parsed
 from segmenter.base.terminal import aligned, warn, words_aside
 
 from ..start.choice import Choice, nested, recipe_text, shown
@@ -39,7 +39,7 @@ class _Options:
     data: Path = option(..., "folder of images, and of labels", "DATA", positional=True)
     labels: Path | None = option(None, "the labels: a folder, a file, a pattern as '*_lc.tif'", "LABELS")
     output: Path | None = option(None, "recipe to write (default: DATA.yaml, here)", "FILE.yaml")
-    hours: float | None = option(None, "time that the training may take", "H", read=positive(float))
+    hours: float | None = option(None, "time that the training may take", "H", least=1e-9)
     gpus: tuple[int, ...] | None = option(
         None, "cards to plan for (default: this machine)", "4x11GB", read=_gpus
     )

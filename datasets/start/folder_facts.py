@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -54,6 +54,8 @@ def find_pairs(place: Place) -> Patterns:
     counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
     single = 2 * counts.count(1) > len(counts) and 2 * len(labels) <= len(images)
     bands = band_files(images) if single else {}
+    if {*chain(*bands.values())} & {PurePosixPath(label).stem for label in labels}:
+        bands = {}  # words of labels name scenes
     place.first.update((scene, next(iter(own.values()))) for scene, own in bands.items())
     scenes = list(bands or images)
     if shared := len(labels) == 1 < len(scenes) and _serves_all(place, labels[0], scenes):
@@ -292,7 +294,7 @@ def _are_masks(place: Place, scenes: _Scenes) -> bool:
     shared = claimed = 0
     for own in [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]:
         try:
-            with Masks([(i, place.root / label) for i, label in enumerate(own.values(), 1)]) as masks:
+            with Masks([(i, place.file(label)) for i, label in enumerate(own.values(), 1)]) as masks:
                 codes = masks.read(Window.middle(masks.info.size, _WINDOW))
                 claimed += int(((codes > 0) & (codes < UNLABELLED)).sum())
                 shared += masks.several

@@ -95,7 +95,7 @@ def _naic2020(place: Place) -> tuple[Choice, ...]:
     """Return NAIC2020's settings for tiles of its size whose labels hold its codes."""
     endings = Counter(PurePosixPath(path).suffix.lower() for path in place.paths)
     labels = [path for path in in_hash_order(place.paths) if path.lower().endswith(".png")][:_LOOKED_AT]
-    infos = {path: info for path in labels if (info := place.sight(path).info)}
+    infos = {place.stored[path]: info for path in labels if (info := place.sight(path).info)}
     size = {(info.size.height, info.size.width, info.count) for info in infos.values()}
     if endings[".png"] != endings[".tif"] + endings[".tiff"] or size != {(_NAIC_SIDE, _NAIC_SIDE, 1)}:
         return ()

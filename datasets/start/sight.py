@@ -14,13 +14,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
-from segmenter.base.files import is_vector
+from segmenter.base.files import composed, is_vector
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.masks import Masks
 
-from ..files import files_under, in_hash_order
+from ..files import files_under, in_hash_order, stored_names
 from ..folder import pattern_regex
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
@@ -38,14 +38,14 @@ class Place:
 
     Attributes:
         text: `dataset.root` as the user typed it.
-        paths: relative paths of all files, sorted.
+        stored: path as it is stored, by its composed spelling (`stored_names`), of all files.
         labels: expression for the relative paths of labels, if the user named them.
         looked: sight of the files looked at, by path.
         first: file of the first band of scenes of several files.
     """
 
     text: str
-    paths: tuple[str, ...]
+    stored: dict[str, str]
     labels: re.Pattern[str] | None = None
     looked: dict[str, Sight] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -55,6 +55,15 @@ class Place:
         """Return the folder that patterns start from."""
         return Path(self.text)
 
+    @property
+    def paths(self) -> list[str]:
+        """Return relative paths of all files, sorted."""
+        return sorted(self.stored)
+
+    def file(self, path: str) -> Path:
+        """Return the file of a relative path."""
+        return self.root / self.stored[path]
+
     def is_named(self, path: str) -> bool:
         """Return whether the user named a file as one of labels."""
         return self.labels is not None and self.labels.fullmatch(path) is not None
@@ -63,7 +72,7 @@ class Place:
         """Return the sight of a file, or of a scene by its first band; each is looked at once."""
         path = self.first.get(path, path)
         if path not in self.looked:
-            self.looked[path] = _look_at(self.root, path)
+            self.looked[path] = _look_at(self.file(path))
         return self.looked[path]
 
 
@@ -102,8 +111,8 @@ def place_of(data: Path, labels: Path | None) -> Place:
         at = Path(os.path.relpath(each, root))
         paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
     at = Path(os.path.relpath(labels or root, root))
-    named = None if labels is None else re.compile(rf"{re.escape(at.as_posix())}(/.*)?", re.DOTALL)
-    return Place(root.as_posix(), tuple(sorted(paths)), named)
+    named = None if labels is None else re.compile(rf"{re.escape(composed(at.as_posix()))}(/.*)?", re.DOTALL)
+    return Place(root.as_posix(), stored_names(paths), named)
 
 
 @dataclass(frozen=True)
@@ -128,9 +137,9 @@ def drivers_of(path: str) -> tuple[str, ...]:
     return ("JP2OpenJPEG",) if path.lower().endswith(".jp2") else ()
 
 
-def _look_at(root: Path, path: str) -> Sight:
+def _look_at(file: Path) -> Sight:
     """Return the sight of one file; a fault is part of it."""
-    file, drivers = root / path, drivers_of(path)
+    drivers = drivers_of(file.name)
     try:
         with open_raster(file, (1,), drivers=drivers) as raster:
             info, window = raster.info, Window.middle(raster.info.size, _WINDOW)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError, counted
-from segmenter.base.files import read_regular
+from segmenter.base.files import composed, read_regular
 from segmenter.config.datasets import BlocksConfig, FolderSplit
 from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
@@ -236,6 +236,7 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
 
 def _keys(path: str) -> tuple[str, ...]:
     """Return the texts by which a list may name a file: the path, its name, and that without ending."""
+    path = composed(path)
     return path, PurePosixPath(path).name, PurePosixPath(path).stem
 
 
@@ -243,10 +244,10 @@ def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each split of a file, with the names of files that it lists."""
     stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
     if ending in _TEXTS and (split := split_of_words(stem)):
-        lines = read_regular(place.root / path).decode("utf-8-sig").splitlines()
+        lines = read_regular(place.file(path)).decode("utf-8-sig").splitlines()
         yield split, [re.split(r"[\s,;]", line.strip(), maxsplit=1)[0] for line in lines if line.strip()]
     elif ending in _YAMLS and "split" in stem.lower():
-        data = parse(read_regular(place.root / path).decode("utf-8-sig"), path)
+        data = parse(read_regular(place.file(path)).decode("utf-8-sig"), path)
         for key, values in data.items() if isinstance(data, dict) else ():
             if isinstance(values, list) and (split := split_of_words(str(key))):
                 yield split, list(map(str, values))

@@ -15,7 +15,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.options import given_by_python, option, taken
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.gis.finisher import Styles
-from segmenter.extras.vectors.mapped import PolygonFile
+from segmenter.extras.vectors.mapped import OldPolygons, PolygonFile
 from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.outputs.pictures import OldPictures, Pictures, Quicklook
 from segmenter.mapping.request.map_request import MapRequest
@@ -98,7 +98,7 @@ def mapping_call(
     finishers: list[Finisher] = [quicklook] if quicklook.quicklook else []
     finishers.append(taken(Styles, given))
     finishers.append(pictures if pictures.pictures else OldPictures())
-    finishers += [polygons] if polygons.vectors is not None else []
+    finishers.append(polygons if polygons.vectors is not None else OldPolygons())
     uploads, folder = _destination(output, place.work)
     request = taken(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))
     return MappingCall(request, tuple(finishers), place.cluster, uploads)

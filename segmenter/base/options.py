@@ -13,6 +13,7 @@ import argparse
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -39,6 +40,7 @@ class Option:
         positional: True if it is known by its position; several may then be none, if they have a default.
         alone: its value if it is given without one; None: it needs one.
         among: allowed values, of a type without `Literal`.
+        least, most: limits of a number; by default its product with a raster's sides fits in 64 bits.
         one_of: name of the options of which only one may be given.
         path: True if a text names a file or folder, as values of type Path do: shells complete it.
         meant: gives names that may be meant by an unknown option: settings, of `--set`.
@@ -55,6 +57,8 @@ class Option:
     positional: bool = False
     alone: Any = None
     among: Collection[Any] = ()
+    least: float = -(10**15)
+    most: float = 10**15
     one_of: str | None = None
     short: str | None = None
     path: bool = False
@@ -84,10 +88,29 @@ class Option:
         return len(self.metavar) if isinstance(self.metavar, tuple) else None
 
     @property
-    def _read(self) -> Callable[[str], Any]:
-        plain: dict[Any, Callable[[str], Any]] = {int: whole_number, float: float, Path: Path}
+    def _kind(self) -> type:
         members = (*self.kinds, *(each for kind in self.kinds for each in get_args(kind)))
-        return self.read or next((plain[kind] for kind in members if kind in plain), str)
+        return next((kind for kind in members if kind in (int, float, Path)), str)
+
+    @property
+    def _read(self) -> Callable[[str], Any]:
+        return self.read or (self._number_in if self._kind in (int, float) else self._kind)
+
+    @property
+    def limits(self) -> str:
+        """Text on the allowed numbers."""
+        number = "a whole number" if self._kind is int else "a number"
+        return f"{number}, {self.least:g} … {self.most:g}"
+
+    def allows(self, number: float) -> bool:
+        """Return True if a number is within the limits."""
+        return self.least <= number <= self.most
+
+    def _number_in(self, text: str) -> Any:
+        with suppress(ValueError):
+            if self.allows(value := self._kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"expected {self.limits}, got {text!r}")
 
     def add_to(self, group: argparse._ActionsContainer) -> None:
         """Add the option to a parser or a group of it; its value is None if it is not typed."""
@@ -147,7 +170,7 @@ class Option:
 
     def _parsed(self, text: str) -> Any:
         if self.choices:
-            return text  # `check_choices` looks at it
+            return text  # `check_values` looks at it
         try:
             return self._read(text)
         except argparse.ArgumentTypeError as error:
@@ -156,11 +179,10 @@ class Option:
             return self._expect(text, False, "a number")
 
     def _number(self, value: Any) -> Any:
-        self._expect(value, isinstance(value, Real) and not isinstance(value, bool), "a number")
-        if float in self.kinds or self._read is float:
-            return value
-        is_whole = value == value // 1
-        return self._expect(int(value) if is_whole else value, is_whole, "a whole number")
+        self._expect(value, _is_number(value), "a number")
+        if self._kind is int:
+            value = int(self._expect(value, value == value // 1, "a whole number"))
+        return self._expect(value, self.allows(value), self.limits)
 
     def _numbers(self, count: int, value: Any) -> list[Any]:
         numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -303,41 +325,20 @@ def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
     return {name: each.of_python(options.get(name)) for name, each in known.items()}
 
 
-def check_choices(request: Any) -> None:
-    """Refuse field values outside the choices of their type, as in `Literal["a", "b"] | None`.
+def check_values(request: Any) -> None:
+    """Refuse numbers beyond their limits, and values outside the choices of their type (`Literal["a", "b"]`).
 
     Raises:
-        DatasetError: a value is not among its choices.
+        DatasetError: an option cannot have this value.
     """
     for each in options_of(type(request)):
         value = getattr(request, each.name)
+        if _is_number(value) and not each.allows(value):
+            raise DatasetError(each.flag, expected=each.limits, got=value)
         allowed = (*each.choices, *([None] if types.NoneType in each.kinds else []))
         if each.choices and value not in allowed:
             raise DatasetError(each.flag, expected=", ".join(each.choices), got=value)
 
 
-_BEYOND = 10**15
-"""Products of such numbers and a raster's sides fit in 64 bits."""
-
-
-def positive(kind: type) -> Callable[[str], Any]:
-    """Return a parser of numbers above 0 and below 10¹⁵, for argparse."""
-
-    def number(text: str) -> Any:
-        try:
-            if 0 < (value := kind(text)) < _BEYOND:
-                return value
-        except ValueError:
-            pass
-        what = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"expected {what} above 0 and below {_BEYOND:.0e}, got {text!r}")
-
-    return number
-
-
-def whole_number(text: str) -> int:
-    """Return the whole number in a text; raise argparse's error with a readable message."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import os
 import platform
 import sys
@@ -74,7 +75,10 @@ def cuda_libraries() -> str:
     return ", ".join(versions) or "of the system"
 
 
-_GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
+_GREETINGS = (
+    *("absl::InitializeLog()", "oneDNN custom operations are on", "oneDNN supports DT_HALF only"),
+    "to use available CPU instructions",
+)
 _MIB = 2**20
 _IMPORT_BYTES = 1400 * _MIB, 512 * _MIB, 384 * _MIB
 """Address space, data and memory that importing TensorFlow 2.21 takes and starting it, at the least: measured
@@ -127,9 +131,23 @@ def load_tensorflow(
         _check_room()
     try:
         with _without_greetings():
-            import tensorflow  # noqa: F401
+            import tensorflow
     except ImportError as error:
         raise DeviceError(f"TensorFlow cannot be imported ({error}); {how_to_install()}") from None
+    tensorflow.get_logger().addFilter(_is_no_retracing)
+
+
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    """Return False for advice on functions compiled for several shapes, as ours are by design."""
+    return "tf.function retracing" not in record.getMessage()
+
+
+def greet_in_half_floats() -> None:
+    """Have oneDNN say now, unheard, that it does without this processor's half floats: once a process."""
+    import tensorflow as tf
+
+    with _without_greetings(), tf.device("CPU:0"):
+        tf.nn.relu(tf.zeros(1, tf.float16))
 
 
 def _check_room() -> None:
@@ -227,6 +245,7 @@ def let_memory_grow() -> None:
     for gpu in tf.config.get_visible_devices("GPU"):
         with suppress(RuntimeError, ValueError):
             tf.config.experimental.set_memory_growth(gpu, True)
+    greet_in_half_floats()
 
 
 def _see(config: DistributionConfig, logical_devices: int | None) -> list[Any]:

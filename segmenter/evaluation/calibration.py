@@ -90,6 +90,15 @@ class Fitted:
         """Measures of the calibration for use."""
         return self.with_bias if self.calibration.shifts else self.temperature
 
+    @property
+    def pays(self) -> bool:
+        """True if it lowers the likelihood's loss on pixels left out of the fit.
+
+        That loss is a proper score, lowest for the true probabilities (Gneiting and Raftery 2007,
+        doi 10.1198/016214506000001437); the calibration error is not, and depends on bins.
+        """
+        return self.after.nll < self.before.nll
+
 
 # ------------------------------------------------------------------------------------------- fitting
 

@@ -64,6 +64,8 @@ class FurtherScores:
         "also Boundary IoU, within PX (as 3) of another class, and F1 of objects",
         "PX",
         group="scores",
+        least=1,
+        most=1000,
     )
 
     def tallies(self, names: Sequence[str]) -> list[MapTally]:

@@ -91,6 +91,8 @@ class Outcome:
         failed: jobs without a (new) map.
         unscored: maps whose label could not be read.
         warnings: problems that did not harm a map.
+        removed: files of older maps that were removed because they did not belong to the new ones.
+        seconds: duration of writing the maps.
         further: files written at the end: scores, pictures.
         scores: scores of all maps with a label; None: nothing was scored.
         stopped: error that ended the call early; jobs in none of the lists were not finished.
@@ -102,14 +104,17 @@ class Outcome:
     each: list[tuple[MapJob, Tallies]] = field(default_factory=list)
     unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+    seconds: float = 0.0
     further: list[Path] = field(default_factory=list)
     scores: Scores | None = None
     stopped: SegmenterError | None = None
 
     def merge(self, other: Outcome) -> None:
         """Add the outcome of further jobs."""
-        for name in ("written", "kept", "failed", "each", "unscored", "warnings"):
+        for name in ("written", "kept", "failed", "each", "unscored", "warnings", "removed"):
             getattr(self, name).extend(getattr(other, name))
+        self.seconds += other.seconds
         self.stopped = self.stopped or other.stopped
 
     def add_score(self, job: MapJob, scorer: Scorer) -> None:

@@ -47,7 +47,8 @@ from segmenter.raster import (
     raster_info,
     remove_leftovers,
 )
-from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.ensemble import AnyRun, Ensemble, joined, members
+from segmenter.runs.resume import unfinished
 from segmenter.runs.run import load_run
 
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
@@ -239,7 +240,7 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
     """Make the unfinished maps; add errors to `failures`."""
-    outcome = Outcome()
+    outcome = Outcome(warnings=[line for run in members(call.run) if (line := unfinished(run))])
     _ = call.precision  # which is said first
     if call.style.calibration and call.style.wanted != ExtraOutputs():
         say(f"probabilities are calibrated on validation scenes: {call.style.calibration}")
@@ -247,6 +248,9 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
         outcome.merge(_make_group(call, together, failures))
         if outcome.stopped or (failures and call.request.fail_fast):
             break
+    if isinstance(call.run, Ensemble) and any(job.remark for job in outcome.written) and call.run.remark:
+        outcome.warnings.append(call.run.remark)
+    _tell_written(outcome, call.request.output)
     return outcome
 
 
@@ -319,21 +323,21 @@ def _write(
     start, pixels = time.perf_counter(), finished + _pixels(waiting)
     with tqdm(total=pixels, initial=finished, unit="pixel", unit_scale=True, disable=no_bar()) as bar:
         outcome = write_maps(call, waiting, tiling, compute, folder_state, bar)
-    _tell_written(outcome, folder_state, call.request.output, time.perf_counter() - start)
+    outcome.removed, outcome.seconds = folder_state.removed, time.perf_counter() - start
     return outcome
 
 
-def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, seconds: float) -> None:
+def _tell_written(outcome: Outcome, folder: Path) -> None:
     for warning in outcome.warnings:
         warn(plain(warning))
-    if folder_state.removed:
-        first, *more = map(str, folder_state.removed)
+    if outcome.removed:
+        first, *more = map(str, outcome.removed)
         files = f"{counted(1 + len(more), 'file')} of older maps removed: {first}{', …' if more else ''}"
         say(plain(files))
     if outcome.written:
         done = _pixels(outcome.written) / 1e6
         maps = counted(len(outcome.written), "map")
-        say(f"{maps} in {plain(str(folder))}: {done:.1f} Mpixel, {done / seconds:.2f} Mpixel/s")
+        say(f"{maps} in {plain(str(folder))}: {done:.1f} Mpixel, {done / outcome.seconds:.2f} Mpixel/s")
 
 
 # -------------------------------------------------------------------------------------------- scores

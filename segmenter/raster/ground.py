@@ -194,7 +194,9 @@ def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
 def _way_out(image: RasterInfo, label: RasterInfo) -> str:
     if not both_placed(image, label):
         return ""
-    return "; labels of another grid are placed by a folder's dataset.labels_by: georeference"
+    return (
+        "; resample it to the image's grid (gdalwarp -r near); for training, dataset.labels_by: georeference"
+    )
 
 
 def _other_crs(image: RasterInfo, label: RasterInfo) -> str:

@@ -17,6 +17,8 @@ from segmenter.grid.labels import ClassMap
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run
 
+_SAME_MEAN = 0.1
+"""Standard deviations by which means of a band may differ and count as one."""
 _SAME_SCALE = 0.01
 """Share by which metres a pixel may differ and count as one scale."""
 _COPIES, _GRAPH_BYTES = 2, 80_000_000
@@ -88,6 +90,19 @@ class Ensemble:
     def mean_C(self) -> tuple[float, ...]:
         """Mean of each band in the first member."""
         return self.members[0].mean_C
+
+    @property
+    def remark(self) -> str:
+        """Warning that members' means differ, for images with bands without data; empty if they hardly do."""
+        scales = ((run.scenes or run.normalisation) for run in self.members)
+        each = (zip(one.mean, one.std, self.mean_C, strict=True) for one in scales)
+        far = max(abs(mean - seen) / std for bands in each for mean, std, seen in bands)
+        if far < _SAME_MEAN:
+            return ""
+        return (
+            f"where only some bands have data, all runs see the means of {self.path} in the others, up to "
+            f"{far:.1f} standard deviations from their own; predict with each run by itself"
+        )
 
     @property
     def labels(self) -> Literal["full", "eroded"]:

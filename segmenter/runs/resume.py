@@ -11,6 +11,7 @@ finished steps are the same in both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +29,7 @@ from segmenter.base.errors import (
     shortened,
 )
 from segmenter.base.files import FileState, file_state, make_folder, remove_leftovers, write_whole
+from segmenter.base.invocation import invocation
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
@@ -43,7 +45,7 @@ from segmenter.runs.checkpoints import (
 )
 from segmenter.runs.log import LOG
 from segmenter.runs.records import CALIBRATION, WINDOWS
-from segmenter.runs.run import Extension, Run
+from segmenter.runs.run import RECIPE_FILE, Extension, Run
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 
 _PACKAGES = {
@@ -87,6 +89,11 @@ class Position(NamedTuple):
     def planned_epoch(self) -> int:
         """Epoch of the last step."""
         return self.epoch if self.step else max(self.epoch - 1, 0)
+
+    def ended_early(self, training: TrainingConfig) -> bool:
+        """Return True if `stop_after` validations without improvement ended it before the last epoch."""
+        patience = training.stop_after
+        return bool(patience) and self.epoch < training.epochs and self.without_gain >= patience
 
 
 Seen = tuple[FileState, ...]
@@ -268,6 +275,16 @@ def record_of(path: Path) -> Checkpoint:
         CheckpointError: the file is damaged or lacks them.
     """
     return _checkpoint(path, load_some(path, ("position", META)))
+
+
+def unfinished(run: Run) -> str:
+    """Return a line on a training that was stopped, with how to go on; empty if it ended, or if unknown."""
+    with suppress(CheckpointError):
+        at, epochs = record_of(newest_checkpoint(run.path)).position, run.recipe.training.epochs
+        if at.epoch < epochs and not at.ended_early(run.recipe.training):
+            resume = f"{invocation('train')} {run.path / RECIPE_FILE} --run {run.path} --resume"
+            return f"{run.path}: {at.epoch} of {epochs} epochs are trained; to go on: {resume}"
+    return ""
 
 
 def _seen(run: Path) -> Seen:

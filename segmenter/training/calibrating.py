@@ -33,7 +33,7 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitted:
-    """Fit the calibration of a run's model for prediction, and write it.
+    """Fit the calibration of a run's model for prediction; write it if it pays, else remove an older one.
 
     Args:
         prior_K: bias of classes that the validation scenes hardly show.
@@ -53,8 +53,11 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
             got=places,
         )
     fitted = fit_held_out(log_NK, label_N, place_N, prior_K)
-    scenes = min(places, len(dataset.of("validation")))
-    save_calibration(run.path, fitted, step=step, pixels=len(label_N), scenes=scenes)
+    if fitted.pays:
+        scenes = min(places, len(dataset.of("validation")))
+        save_calibration(run.path, fitted, step=step, pixels=len(label_N), scenes=scenes)
+    else:
+        (run.path / CALIBRATION).unlink(missing_ok=True)
     return fitted
 
 
@@ -69,6 +72,12 @@ def describe(fitted: Fitted) -> str:
     """Return a line on a calibration and the errors before and after."""
     kind = " and bias" * fitted.calibration.shifts
     before, after = fitted.before, fitted.after
+    if not fitted.pays:
+        return (
+            f"no calibration: temperature {fitted.calibration.temperature:.3g}{kind} takes the negative "
+            f"log-likelihood on ground left out of the fit from {before.nll:.4g} to {after.nll:.4g}; "
+            "probabilities stay the model's own"
+        )
     return (
         f"calibration: temperature {fitted.calibration.temperature:.3g}{kind}; expected calibration error on "
         f"ground left out of the fit {before.ece:.2%} → {after.ece:.2%}, mIoU {before.miou:.2%} → "

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, TrainingError
 from segmenter.config.recipe import Recipe
+from segmenter.devices.setup import greet_in_half_floats
 from segmenter.devices.strategy import Devices
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
@@ -144,6 +145,7 @@ class Learner:
         """
         recipe, strategy = run.recipe, devices.strategy
         self._run, self._devices = run, devices
+        greet_in_half_floats()
         keras.utils.set_random_seed(recipe.seed)
         with strategy.scope():
             self.model = self._build()

@@ -254,9 +254,7 @@ class Trainer:
     @property
     def ended_early(self) -> bool:
         """True if `stop_after` consecutive validations brought no improvement, before the last epoch."""
-        training = self.run.recipe.training
-        patience, before_last = training.stop_after, self.position.epoch < training.epochs
-        return bool(patience) and before_last and self.position.without_gain >= patience
+        return self.position.ended_early(self.run.recipe.training)
 
     @staticmethod
     def _say(line: str) -> None:

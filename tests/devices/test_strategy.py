@@ -77,6 +77,22 @@ tensorflow.constant(1) + 1
 """
 
 
+_QUIET = """
+from segmenter.devices.setup import let_memory_grow, load_tensorflow
+load_tensorflow()
+let_memory_grow()
+import tensorflow as tf
+half = tf.function(tf.nn.relu)(tf.zeros([1, 4, 4, 2], tf.float16))
+for side in range(9):
+    tf.function(lambda x: x + 1)(tf.zeros(side))
+"""
+
+
+def test_tensorflow_s_remarks_on_half_floats_and_retracing_stay_away() -> None:
+    done = subprocess.run([sys.executable, "-c", _QUIET], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_placements_are_logged_where_it_is_asked_for() -> None:
     done = subprocess.run([sys.executable, "-c", _LOGGED], cwd=ROOT, capture_output=True, text=True)

@@ -146,8 +146,18 @@ def test_held_out_measures_improve_and_a_bias_is_taken_only_where_it_pays(
     found = fit_held_out(3 * logits, label, rng.integers(0, 5, 20_000) * 7)
     assert found.calibration.temperature == pytest.approx(3, rel=0.05)
     assert found.calibration.shifts == (bias > 0) == (found.after is found.with_bias)
+    assert found.pays
     assert found.after.ece < found.before.ece / 2
     assert found.after.miou >= found.before.miou
+
+
+def test_a_calibration_of_one_half_that_the_other_denies_does_not_pay(rng: np.random.Generator) -> None:
+    """The first places are too sure, the last too unsure: each fit makes the other half worse."""
+    logits, place = rng.normal(size=(20_000, 3)) * 2, np.arange(20_000) // 5000
+    label = drawn(rng, softmax(np.where(place < 2, 0.3, 3)[:, None] * logits, axis=1))
+    found = fit_held_out(logits, label, place)
+    assert found.after.nll > found.before.nll
+    assert not found.pays
 
 
 def test_a_bias_that_costs_iou_is_left_out(rng: np.random.Generator) -> None:

@@ -1,5 +1,6 @@
 """A stand-in for a network whose result on a whole image is known exactly, and `predict.py` with it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,8 +113,9 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=scale_to),
             sampling=SimpleNamespace(scale_strata=()),
-            training=SimpleNamespace(precision="float32"),
+            training=SimpleNamespace(precision="float32", epochs=10, stop_after=0),
         ),
+        "path": Path("run"),
         "predictor": lambda wanted=None, **_: exact_network(RADIUS, STRIDE, wanted=wanted),
     }
     return SimpleNamespace(**{**parts, **changes})

@@ -70,6 +70,19 @@ def test_the_map_of_runs_is_that_of_their_mean_over_the_whole(
     assert (tmp_path / "maps" / "a.tif").stat().st_mtime_ns != before
 
 
+def test_runs_of_other_means_are_told_where_bands_lack_data(
+    runs: tuple[Path, Path], make_geotiff: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = np.full((40, 50, 3), 500, np.uint16)
+    image[:9, :9, 0] = 0
+    source = make_geotiff("in/a.tif", image, nodata=0)
+    for named, said in ((f"{runs[0]},{runs[1]}", True), (str(runs[0]), False)):
+        assert predict.main([named, str(source), "--output", str(tmp_path / "maps")]) == 0
+        assert ("up to 0.7 standard deviations" in capsys.readouterr().err) is said
+    near = [replace(load_run(path), normalisation=load_run(runs[0]).normalisation) for path in runs]
+    assert Ensemble(tuple(near)).remark == ""
+
+
 @pytest.mark.parametrize(
     ("changes", "got"),
     [

@@ -72,6 +72,17 @@ def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
     assert features(Path("areas.gpkg"))["map"].tolist() == again["map"].tolist()
 
 
+def test_a_call_without_polygons_names_those_that_its_new_maps_are_not_in(call: Call, capfd: Any) -> None:
+    assert call("in/a.tif", "--vectors", "areas.gpkg") == 0
+    for wanted, said in ((["in/a.tif"], False), (["in"], True), (["in/a.tif", "--redo"], True)):
+        capfd.readouterr()
+        assert call(*wanted) == 0
+        assert ("areas.gpkg" in capfd.readouterr().err) is said
+    Path("areas.gpkg").unlink()
+    assert call("in", "--redo") == 0
+    assert "areas.gpkg" not in capfd.readouterr().err
+
+
 def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
     call: Call, monkeypatch: Any, capfd: Any
 ) -> None:

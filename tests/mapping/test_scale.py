@@ -148,6 +148,10 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     assert_classes(read("maps/fine.tif"), expected, np.ones((90, 70), np.bool_))
     assert call(near, fine, "--gsd", "auto") == 0
     assert "made anew" not in capsys.readouterr().out
+    assert call(near, fine, "--gsd", "auto", "--redo") == 0
+    assert [
+        line.split(" in ")[0] for line in capsys.readouterr().out.splitlines() if " in maps: " in line
+    ] == ["2 maps"]
     assert call(near, fine) == 0
     assert "other options: gsd was 5×5 pixels as one, is none" in capsys.readouterr().out
 
@@ -185,7 +189,7 @@ def test_a_raster_of_unknown_scale_needs_one(make_geotiff: Make, call: Call, rng
         (("--gsd", "auto"), {"metres_per_pixel": None}, 2, "--gsd auto: run"),
         (("--gsd", 1000), {}, 1, "0.5 m, --gsd asks for 1e+03 m"),
         (("--gsd", 0.001), {}, 1, "least 1/64"),
-        (("--gsd", "nan"), {}, 2, "pixel, above 0"),
+        (("--gsd", "nan"), {}, 2, "a number, 1e-09"),
         (("--raster-gsd", 1), {}, 2, "--raster-gsd 1: says"),
     ],
 )

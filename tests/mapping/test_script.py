@@ -30,6 +30,7 @@ from tests.helpers.child_predict import COMMAND, ENVIRONMENT
 from tests.helpers.made_training import made
 from tests.helpers.maps import Call, Make, expected, ids, names, pixels
 from tests.helpers.refusals import refused
+from tests.helpers.trained_run import trained_run
 
 
 def test_a_map_is_exact_and_complete(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
@@ -93,6 +94,16 @@ def test_differences_from_training_are_one_line_each(make_geotiff: Make, call: C
     warnings = capsys.readouterr().err.splitlines()
     found = [warning.partition(" and 1 more: ")[2] for warning in warnings]
     assert ["uint16" in found[0], "1.2 m" in found[1], len(found)] == [True, True, 2]
+
+
+def test_a_map_of_a_stopped_training_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
+    trained_run(Path("run"), epochs=3, of=10)
+    assert call(source, "--json") == 0
+    answer = capsys.readouterr()
+    (line,) = json.loads(answer.out)["warnings"]
+    assert "3 of 10" in line
+    assert line in answer.err
 
 
 def test_a_scale_that_augmentation_showed_is_no_other(make_geotiff: Make, call: Call, capsys: Any) -> None:

@@ -26,6 +26,7 @@ from segmenter.runs.resume import (
     checkpoint_to_resume,
     newest_record,
     set_aside_after,
+    unfinished,
     with_extension,
 )
 from segmenter.runs.run import Extension, load_run
@@ -35,7 +36,7 @@ from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden, small_files
 from tests.helpers.made_runs import MACHINE, RECIPE, plan_of, save
 from tests.helpers.refusals import refused
-from tests.helpers.trained_run import bare_run
+from tests.helpers.trained_run import bare_run, trained_run
 
 
 def damage(path: Path) -> None:
@@ -54,6 +55,20 @@ def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
     assert facts.versions["numpy"] == np.__version__
     assert recipe_from(facts.recipe, "test") == RECIPE
     assert facts.plan == plan_of().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"epochs": 3, "of": 10}, True),
+        ({"epochs": 3}, False),
+        ({"epochs": 4, "of": 10, "stop_after": 2, "without_gain": 2}, False),
+        ({"epochs": 3, "of": 10, "checkpoint": False}, False),
+    ],
+    ids=["stopped", "finished", "ended early", "handed over without checkpoints"],
+)
+def test_a_stopped_training_is_told_with_its_epochs(how: dict[str, Any], said: bool, tmp_path: Path) -> None:
+    assert ("3 of 10" in unfinished(trained_run(tmp_path / "run", **how))) is said
 
 
 def test_at_an_epochs_end_the_plan_is_that_of_the_epoch_that_was_done() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import unicodedata
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -34,6 +35,9 @@ DEEPGLOBE = [
 
 LAYOUTS: dict[str, list[tuple[str, str]]] = {
     "two folders of any name": [(f"foo/{i}.tif", f"bar/{i}.tif") for i in "abcd"],
+    "accents in one letter, and apart as in archives of macOS": [
+        (f"Höhe/{n}_é.tif", unicodedata.normalize("NFD", f"Größe/{n}_é.tif")) for n in "äöüñ"
+    ],
     "a suffix": [(f"area {i}.tif", f"area {i}_mask.tif") for i in range(5)],
     "two prefixes in one folder": [(f"img{i}.png", f"seg{i}.png") for i in range(11)],
     "suffixes with dashes and numbers": [(f"2020-{i}-sat.jpg", f"2020-{i}-gt.png") for i in range(1, 6)],

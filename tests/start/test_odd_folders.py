@@ -218,6 +218,17 @@ def test_bands_in_files_become_one_image(tmp_path: Path, rng: Rng) -> None:
     assert [scene.name for scene in dataset.scenes] == ["s0", "s1", "s2"]
 
 
+def test_words_of_labels_name_scenes_and_no_bands(tmp_path: Path, rng: Rng) -> None:
+    """Two dates in two folders: what differs within a folder would else be its bands."""
+    for i in range(6):
+        for folder in "AB":
+            made.save(tmp_path / f"{folder}/x{i}.tif", made.image(rng, 1), **made.place(i * made.SIZE[1]))
+        made.save(tmp_path / f"label/x{i}.tif", made.label([0, 1], shift=i))
+    choices, _, dataset = made.planned(tmp_path)
+    assert [scene.name for scene in dataset.scenes] == [f"x{i}" for i in range(6)]
+    assert "B/x0.tif" in by_key(choices)["dataset.images"].other
+
+
 def test_a_folder_of_bands_for_each_scene(tmp_path: Path, rng: Rng) -> None:
     for i in range(3):
         for band in ("blue", "green", "red", "nir"):

@@ -20,6 +20,7 @@ from datasets import load_dataset
 from datasets.commands import main
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
+from segmenter.evaluation.calibration import Fitted
 from segmenter.runs.records import CALIBRATION, load_calibration, validation_images
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
@@ -252,8 +253,9 @@ def test_the_command_makes_the_same_calibration_anew(
 
 
 def test_of_a_single_scene_one_half_measures_what_the_other_fits(
-    finished: tuple[Path, Path], tmp_path: Path
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A calibration that does not pay replaces none: an older one goes."""
     run = load_run(finished[1])
     dataset = load_dataset(run.recipe)
     copied = replace(run, path=shutil.copytree(run.path, tmp_path / "run"))
@@ -262,6 +264,9 @@ def test_of_a_single_scene_one_half_measures_what_the_other_fits(
     found = load_calibration(copied.path)
     assert (found.scenes, found.pixels) == (1, 97 * 83)
     assert fitted.after.ece < fitted.before.ece
+    monkeypatch.setattr(Fitted, "pays", False)
+    assert calibrate(copied, one, np.zeros(len(run.classes))) == fitted
+    assert load_calibration(copied.path) is None
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from segmenter.base.errors import ConfigError
-from segmenter.base.options import OverwriteOptions, option, positive
+from segmenter.base.options import OverwriteOptions, option
 from segmenter.extras.accuracy.estimators import Unit
 
 Allocation = Literal["proportional", "equal", "neyman"]
@@ -38,13 +38,13 @@ class SampleRequest(OverwriteOptions):
 
     maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
     output: Path = option(..., "NAME.gpkg", "FILE")
-    points: int | None = option(None, "number of points (default: 600)", "N", read=positive(int))
+    points: int | None = option(None, "number of points (default: 600)", "N", least=1)
     error: float | None = option(
-        None, "as many points as give overall accuracy this standard error", "SHARE", read=positive(float)
+        None, "as many points as give overall accuracy this standard error", "SHARE", least=1e-9
     )
     allocation: Allocation = option("proportional", "of points to strata")
     floor: int | None = option(
-        None, "least points of a stratum (default: 50, or half of an equal part)", "N", read=positive(int)
+        None, "least points of a stratum (default: 50, or half of an equal part)", "N", least=1
     )
     expect: str = option("0.8", "user's accuracies to plan with: 0.8 or building=0.7,road=0.6", "SHARES")
     strata: Path | None = option(
@@ -56,12 +56,12 @@ class SampleRequest(OverwriteOptions):
         None,
         "cells of this side are the strata (pixels without georeference)",
         "METRES",
-        read=positive(float),
+        least=1e-9,
     )
     before: Path | None = option(
         None, "older map, or a folder of files of the maps' names: classes are then changes", "MAP"
     )
-    seed: int = option(0, "of the draw", "N")
+    seed: int = option(0, "of the draw", "N", least=0)
     chips: Path | None = option(
         None, "folder of images of the maps' names: a picture of each point's surroundings", "FOLDER"
     )
@@ -78,8 +78,6 @@ class SampleRequest(OverwriteOptions):
         if self.error is not None and not _LEAST_ERROR <= self.error < 0.5:
             share = f"a share from {_LEAST_ERROR:g} to 0.5, such as 0.01"
             raise ConfigError("--error", expected=share, got=f"{self.error:g}")
-        if self.seed < 0:
-            raise ConfigError("--seed", expected="a number that is not negative", got=self.seed)
 
 
 _LEAST_ERROR = 5e-4

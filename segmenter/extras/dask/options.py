@@ -22,7 +22,9 @@ class ClusterOptions:
         ClusterError: options exclude each other, or one is missing.
     """
 
-    workers: int | None = _option(None, "work in N processes of this machine (Dask; docs/machines.md)", "N")
+    workers: int | None = _option(
+        None, "work in N processes of this machine (Dask; docs/machines.md)", "N", least=1, most=1000
+    )
     scheduler: str | None = _option(
         None, "work by the workers of a running Dask scheduler, as tcp://host:8786", "ADDRESS"
     )
@@ -40,8 +42,6 @@ class ClusterOptions:
             raise ClusterError(
                 "--tls-ca, --tls-cert and --tls-key are for --scheduler tls://HOST:PORT, got none"
             )
-        if self.workers is not None and self.workers < 1:
-            raise ClusterError("--workers", expected="1 or more", got=self.workers)
         if self.scheduler is not None:
             _check_address(self.scheduler)
         self._check_tls()

@@ -30,7 +30,9 @@ class ExportRequest:
         "reads (default: plain)",
     )
     fp16: bool = option(False, "16-bit floats: half the size, for GPUs and small devices")
-    size: int | None = option(None, "fixed side of the window; without it, any height and width", "PIXELS")
+    size: int | None = option(
+        None, "fixed side of the window; without it, any height and width", "PIXELS", least=1, most=1 << 14
+    )
     images: tuple[Path, ...] = option(
         (),
         "check on windows of these; without it, of the run's validation images",
@@ -42,8 +44,6 @@ class ExportRequest:
     def __post_init__(self) -> None:
         if self.profile == "deepness" and self.format != "onnx":
             raise ConfigError("--profile deepness", expected="--format onnx, which it reads", got=self.format)
-        if self.size is not None and self.size < 1:
-            raise ConfigError("--size", expected="a number of pixels", got=self.size)
         if "," in str(self.run) and not self.run.exists():
             raise ConfigError(
                 self.run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +16,7 @@ from segmenter.base.files import caches, real
 from segmenter.base.invocation import installation
 from segmenter.base.options import option
 from segmenter.base.sealed import digest
-from segmenter.base.terminal import no_bar, say
+from segmenter.base.terminal import no_bar, say, warn
 from segmenter.extras.vectors.options import OUTPUTS, PolygonOptions
 from segmenter.mapping.finisher import Finisher
 
@@ -156,8 +157,24 @@ class PolygonFile(Finisher):
         return []
 
     def _note(self, journal: Journal, made_of: str, file: dict[str, Any] | None) -> None:
-        journal.settle(self._what, {"made_of": made_of, "file": file})
+        journal.settle(self._what, {"made_of": made_of, "file": file, **self._what})
         journal.flush()
+
+
+@dataclass(frozen=True)
+class OldPolygons(Finisher):
+    """Finisher of calls without polygons: names the files of earlier calls, which may be kept on purpose."""
+
+    def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
+        """Print a line for each existing file."""
+        for file in call.journal.choices("polygons") if outcome.written else ():
+            if os.path.exists(file):
+                line = (
+                    f"{file}: holds polygons of older maps, not of those made now; --vectors writes it anew"
+                )
+                outcome.warnings.append(line)
+                warn(plain(line))
+        return []
 
 
 def _vectorise() -> Callable[..., int]:

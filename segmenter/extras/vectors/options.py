@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from segmenter.base.errors import SegmenterError
 from segmenter.base.options import option
 
 OUTPUTS = "outputs"
@@ -20,19 +18,13 @@ class PolygonOptions:
         "smaller areas go to the neighbour with the longest shared border (pixels without georeference)",
         "M2",
         group=OUTPUTS,
+        least=0,
     )
     simplify: float = option(
         0.0,
         "straighten borders, shared ones together: no gaps, no overlaps (pixels without georeference)",
         metavar="METRES",
         group=OUTPUTS,
+        least=0,
     )
     only: tuple[str, ...] = option((), "may be given again", "CLASS", group=OUTPUTS, again=True)
-
-    def __post_init__(self) -> None:
-        for name in ("min_area", "simplify"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise SegmenterError(
-                    f"--{name.replace('_', '-')}", expected="a number that is not negative", got=f"{value:g}"
-                )

@@ -167,6 +167,10 @@ class Journal:
         """Return the program's last choice for `what`; None if there was none."""
         return self._settings.get(digest(what))
 
+    def choices(self, key: str) -> list[Any]:
+        """Return the values of `key` in all recorded choices that have it."""
+        return [settings[key] for settings in self._settings.values() if key in settings]
+
     def settle(self, what: Mapping[str, Any], settings: Facts) -> None:
         """Record the program's choice for `what`, so that an equal call makes the same choice.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.base.options import check_choices, option
+from segmenter.base.options import check_values, option
 from segmenter.evaluation.tallies import FurtherScores
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import parse_codes
@@ -28,7 +28,6 @@ Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
 Precision = Literal["run", "float32", "mixed_float16", "mixed_bfloat16"]
 
-_COUNTS = ("max_pixels", "memory", "window_size", "batch", "shapes")
 OUTPUTS, GIS, OPENED = "outputs", "maps in a GIS", "what is opened"
 COMPUTING, SCORES = "computing", "scores"
 GROUPS = (OUTPUTS, GIS, OPENED, COMPUTING, "cluster", SCORES)
@@ -124,20 +123,24 @@ class Computing:
         "training; they are resampled while they are read, and the map comes back on their own pixels",
         "METRES",
         read=_gsd,
+        least=1e-9,
     )
     calibration: bool = _computing(
         True,
         "probabilities as the model gives them, without the run's calibration.json",
     )
-    raster_gsd: float | None = _computing(None, "that of inputs that do not say it, with --gsd", "METRES")
+    raster_gsd: float | None = _computing(
+        None, "that of inputs that do not say it, with --gsd", "METRES", least=1e-9
+    )
     memory: int | None = _computing(
         None,
         "what the program may take, as 8GB (half of the machine's): decides how large windows are",
         "SIZE",
         read=_memory,
+        least=1,
     )
-    window_size: int | None = _computing(None, "side of the model's window, not chosen", "PX")
-    batch: int | None = _computing(None, "windows computed at once, not chosen", "N")
+    window_size: int | None = _computing(None, "side of the model's window, not chosen", "PX", least=1)
+    batch: int | None = _computing(None, "windows computed at once, not chosen", "N", least=1)
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,10 @@ class MapRequest(FurtherScores, Computing):
         "N",
     )
     max_pixels: int | None = _opening(
-        None, "refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more", "N"
+        None,
+        "refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
+        "N",
+        least=1,
     )
     drivers: tuple[str, ...] = _opening(
         (), "further GDAL drivers that may open inputs; a VRT can read any other file", "NAME,…", read=_names
@@ -216,10 +222,7 @@ class MapRequest(FurtherScores, Computing):
     )
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        for name in _COUNTS:
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise DatasetError(_flag(name), expected="1 or more", got=value)
+        check_values(self)
         parse_tta(self.tta)
         self._check_runs()
         self._check_source()
@@ -271,12 +274,6 @@ class MapRequest(FurtherScores, Computing):
                 )
 
     def _check_gsd(self) -> None:
-        for name in ("gsd", "raster_gsd"):
-            value = getattr(self, name)
-            if isinstance(value, str) or value is None:
-                continue
-            if not (math.isfinite(value) and value > 0):
-                raise DatasetError(_flag(name), expected="metres a pixel, above 0", got=f"{value:g}")
         if self.raster_gsd is not None and self.gsd is None:
             raise DatasetError(f"--raster-gsd {self.raster_gsd:g}", "says from which scale; it needs --gsd")
 
@@ -303,7 +300,3 @@ def check_split(split: str) -> None:
 
     if split not in SPLITS:
         raise DatasetError("--split", expected=", ".join(SPLITS), got=split)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

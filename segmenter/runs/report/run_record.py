@@ -186,12 +186,6 @@ class Story:
         return sum(waiting * seconds for waiting, seconds in timed) / total if total else None
 
     @property
-    def ended_early(self) -> bool:
-        """True if validations without improvement ended the training early."""
-        patience = self.run.recipe.training.stop_after
-        return bool(patience and self.record and self.record.position.without_gain >= patience)
-
-    @property
     def status(self) -> str:
         """Progress as short text."""
         epochs = self.run.recipe.training.epochs
@@ -202,7 +196,7 @@ class Story:
         at = self.record.position
         if at.epoch >= epochs:
             return f"finished, {epochs} epoch{'s' * (epochs != 1)}"
-        if self.ended_early:
+        if at.ended_early(self.run.recipe.training):
             return f"ended early, after {at.epoch} of {epochs} epochs"
         return f"stopped after step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
 

@@ -349,7 +349,6 @@ def test_mistakes_end_in_one_line_and_leave_no_file(put: Put, tmp_path: Path) ->
         (ConfigError, [a, "--points", 50, "--error", 0.1]),
         (ConfigError, [a, "--grid", 50, "--strata", b]),
         (ConfigError, [a, "--error", 0.7]),
-        (ConfigError, [a, "--seed", -1]),
         (ConfigError, [a, "--expect", "sea=0.5"]),
         (ConfigError, [a, "--expect", "road=80"]),
     ]:

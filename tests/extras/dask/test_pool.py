@@ -153,7 +153,6 @@ def test_all_workers_lost_is_one_line(monkeypatch: Any) -> None:
     ("given", "fields"),
     [
         ({"workers": 2, "scheduler": "tcp://a:1"}, {"where": "--workers 2", "fault": "give"}),
-        ({"workers": 0}, {"where": "--workers", "got": 0}),
         ({"tls_ca": Path("a.pem")}, {"fault": "--scheduler tls://HOST:PORT"}),
         ({"scheduler": "host:8786"}, {"where": "--scheduler", "got": "host:8786"}),
         ({"scheduler": "tcp://a:1", "tls_key": Path("a")}, {"fault": "--tls-key: is for --scheduler tls://"}),

@@ -340,13 +340,6 @@ def test_the_tool_says_what_the_input_feeds_and_writes_no_run(
     assert sorted((tmp_path / "here").rglob("*")) == before
 
 
-def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        input_tool.main(["recipe.yaml", "--need", "0"])
-    assert ended.value.code == 2
-    assert "number above 0" in capsys.readouterr().err
-
-
 GIB = 2**30
 
 
