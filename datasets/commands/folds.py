@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def train_folds(
-    given: TrainOptions, recipe: Recipe, train: Callable[[TrainOptions, Recipe], Outcome]
+    given: TrainOptions, recipe: Recipe, train: Callable[[TrainOptions, Recipe], Outcome], *, alone: bool
 ) -> list[Outcome]:
     """Train each fold into its own run directory, and print the table of their scores.
 
@@ -27,6 +27,7 @@ def train_folds(
 
     Args:
         train: trains by a command line and a recipe.
+        alone: False: the training is of several machines.
 
     Returns:
         The outcome of each fold that trained.
@@ -44,10 +45,10 @@ def train_folds(
             expected="a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a folder",
             got="none",
         )
-    if given.resume_from is not None or given.cluster:
+    if given.resume_from is not None or not alone:
         raise ConfigError(
             "--folds",
-            expected="without --resume-from and --cluster",
+            expected="one machine, and no --resume-from",
             remedy="train one fold by --set dataset.split.fold=1",
         )
     folder = given.run or Path("runs") / recipe.name

@@ -113,7 +113,14 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
     require_tensorflow()
 
     # ----------------------------------------------------------------------- role in a cluster
-    if recipe.distribution.strategy == "parameter_server":
+    served = recipe.distribution.strategy == "parameter_server"
+    cluster = None if served else _cluster(given, recipe.distribution.strategy)
+    if given.folds is not None:
+        from .folds import train_folds
+
+        alone = not served and (cluster is None or cluster.workers == 1)
+        return _told(train_folds(given, recipe, _train, alone=alone), given, answer)
+    if served:
         from segmenter.extras.parameter_servers.strategy import run_role
 
         named = (given.cluster, given.role, given.index, given.logical_devices)
@@ -122,11 +129,6 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
             named,
             lambda watch: _told([_train(given, recipe, watch=watch)], given, answer),
         )
-    if given.folds is not None:
-        from .folds import train_folds
-
-        return _told(train_folds(given, recipe, _train), given, answer)
-    cluster = _cluster(given, recipe.distribution.strategy)
     outcome = _train(given, recipe, cluster)
     return _told([outcome], given, answer) if cluster is None or cluster.chief else outcome.exit_code
 
