@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, plain
-from segmenter.base.terminal import say
+from segmenter.base.errors import ConfigError, counted, plain
+from segmenter.base.terminal import say, warn
+from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
+from segmenter.raster import raster_info
+
+from .. import load_dataset
+from ..leaks import Seen, coarse_mask, find_leaks
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
+    from segmenter.grid.scenes import Dataset
     from segmenter.training.ending import Outcome
 
     from .train import TrainOptions
@@ -53,13 +60,35 @@ def train_folds(
         )
     folder = given.run or Path("runs") / recipe.name
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
+    recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]
+    if leaks := _leaks([load_dataset(own) for own in recipes]):
+        warn(
+            f"{counted(len(leaks), 'leak')} between folds, whose scores flatter: {leaks[0]}; "
+            "dataset.split.group keeps scenes together"
+        )
     outcomes: list[Outcome] = []
-    for fold, path in enumerate(paths, 1):
+    for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
-        own = given.read(f"dataset.split.fold={fold}")
         outcomes.append(train(replace(given, run=path, resume=has_checkpoint(path)), own))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))
     say(plain(f"done: {folder} holds the folds, which predict together"))
     return outcomes
+
+
+def _leaks(folds: Sequence[Dataset]) -> list[str]:
+    """Return a line for each pair of scenes that one fold trains on and validates, by their ground."""
+    scenes = [scene for scene in folds[0].scenes if scene.split != "test"]
+    infos = in_threads(lambda scene: raster_info(scene.image), scenes, description="ground", unit="scene")
+    known = dict(zip((scene.image for scene in scenes), infos, strict=True))
+    found: dict[frozenset[str], str] = {}
+    for fold in folds:
+        seen = [
+            Seen(scene, None, known[scene.image], partial(coarse_mask, scene.image, fold.bands))
+            for scene in fold.scenes
+            if scene.split != "test"
+        ]
+        for leak in find_leaks(seen):
+            found.setdefault(frozenset((leak.first.name, leak.second.name)), leak.text())
+    return list(found.values())

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 import yaml
 
-from datasets import load_dataset
+from datasets import commands, load_dataset
 from datasets.check import check_dataset
 from datasets.commands.start import main
 from datasets.commands.train import main as train_main
@@ -208,6 +209,20 @@ def test_folds_are_trained_by_one_machine(
     with refused(ConfigError, where=where):
         train_main([str(recipe), *FOLDS, "--run", str(tmp_path / "run"), *words.split()])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("apart", "leaks"), [(0, True), (60, True), (83, False)])
+def test_folds_that_show_the_same_ground_are_named(
+    apart: int, leaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    recipe = made_recipe(tmp_path / "data")
+    for number in range(5):
+        for part in ("images", "labels"):
+            with rasterio.open(tmp_path / "data" / part / f"s{number}.tif", "r+") as file:
+                file.transform = rasterio.Affine(1, 0, number * apart, 0, -1, 97)
+    monkeypatch.setattr(commands.train, "_train", lambda *_: SimpleNamespace(exit_code=3))
+    assert train_main([str(recipe), *FOLDS, "--run", str(tmp_path / "run")]) == 3
+    assert ("show the same ground" in capsys.readouterr().err) == leaks
 
 
 @pytest.mark.slow
