@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from segmenter.base.errors import ConfigError
+from segmenter.base.errors import ConfigError, counted, plain
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.machine import keep_freed_memory
 from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import words_aside
+from segmenter.base.terminal import warn, words_aside
 from segmenter.config.recipe_options import RecipeOptions
 
 if TYPE_CHECKING:
@@ -201,10 +201,22 @@ def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | N
     from segmenter.training.beginning.fine_tuning import check_encoder_weights, find_source
 
     if given.init_from is not None:
-        return find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)
+        source = find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)
+        _warn_of_seen(source, recipe, dataset)
+        return source
     if not given.resumes:
         check_encoder_weights(recipe.model, dataset)
     return None
+
+
+def _warn_of_seen(source: Source, recipe: Recipe, dataset: Dataset) -> None:
+    """Warn of validation scenes that trained the run of `--init-from`, as those of another split may."""
+    from ..leaks import seen_in_training
+
+    images = [scene.image for scene in dataset.of("validation")]
+    if seen := seen_in_training(images, source.run.recipe, recipe):
+        scenes = counted(len(seen), "validation scene")
+        warn(plain(f"{scenes} trained {source.run.path}, as {seen[0]}, so that the scores flatter"))
 
 
 def _devices(
