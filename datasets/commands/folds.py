@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, plain
-from segmenter.base.terminal import say
+from segmenter.base.errors import ConfigError, counted, plain
+from segmenter.base.terminal import say, warn
+from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
+from segmenter.raster import raster_info
+
+from .. import load_dataset
+from ..leaks import Seen, coarse_mask, find_leaks
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
+    from segmenter.grid.scenes import Dataset
     from segmenter.training.ending import Outcome
 
     from .train import TrainOptions
 
 
 def train_folds(
-    given: TrainOptions, recipe: Recipe, train: Callable[[TrainOptions, Recipe], Outcome]
+    given: TrainOptions, recipe: Recipe, train: Callable[[TrainOptions, Recipe], Outcome], *, alone: bool
 ) -> list[Outcome]:
     """Train each fold into its own run directory, and print the table of their scores.
 
@@ -27,6 +34,7 @@ def train_folds(
 
     Args:
         train: trains by a command line and a recipe.
+        alone: False: the training is of several machines.
 
     Returns:
         The outcome of each fold that trained.
@@ -44,21 +52,43 @@ def train_folds(
             expected="a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a folder",
             got="none",
         )
-    if given.resume_from is not None or given.cluster:
+    if given.resume_from is not None or not alone:
         raise ConfigError(
             "--folds",
-            expected="without --resume-from and --cluster",
+            expected="one machine, and no --resume-from",
             remedy="train one fold by --set dataset.split.fold=1",
         )
     folder = given.run or Path("runs") / recipe.name
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
+    recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]
+    if leaks := _leaks([load_dataset(own) for own in recipes]):
+        warn(
+            f"{counted(len(leaks), 'leak')} between folds, whose scores flatter: {leaks[0]}; "
+            "dataset.split.group keeps scenes together"
+        )
     outcomes: list[Outcome] = []
-    for fold, path in enumerate(paths, 1):
+    for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
-        own = given.read(f"dataset.split.fold={fold}")
         outcomes.append(train(replace(given, run=path, resume=has_checkpoint(path)), own))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))
     say(plain(f"done: {folder} holds the folds, which predict together"))
     return outcomes
+
+
+def _leaks(folds: Sequence[Dataset]) -> list[str]:
+    """Return a line for each pair of scenes that one fold trains on and validates, by their ground."""
+    scenes = [scene for scene in folds[0].scenes if scene.split != "test"]
+    infos = in_threads(lambda scene: raster_info(scene.image), scenes, description="ground", unit="scene")
+    known = dict(zip((scene.image for scene in scenes), infos, strict=True))
+    found: dict[frozenset[str], str] = {}
+    for fold in folds:
+        seen = [
+            Seen(scene, None, known[scene.image], partial(coarse_mask, scene.image, fold.bands))
+            for scene in fold.scenes
+            if scene.split != "test"
+        ]
+        for leak in find_leaks(seen):
+            found.setdefault(frozenset((leak.first.name, leak.second.name)), leak.text())
+    return list(found.values())

@@ -6,13 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
-from segmenter.base.errors import DatasetError, SegmenterError, grouped, run_tool
+from segmenter.base.errors import DatasetError, grouped, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
@@ -117,23 +116,16 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
 
 def _check_unseen(images: Images, request: MapRequest, run: AnyRun, recipe: Recipe) -> None:
     """Refuse scenes that trained a run by its own recipe, if its data are here, unless they are asked for."""
-    from segmenter.base.files import real
-    from segmenter.mapping.request.truth import check_root
     from segmenter.runs.ensemble import members
 
-    from .. import load_dataset
+    from ..leaks import seen_in_training
 
     for member in members(run) if request.split != "train" else ():
-        learned: set[Path] = set()
-        if member.recipe.dataset != recipe.dataset:
-            with suppress(SegmenterError):
-                check_root(member.recipe.dataset.root, request.remote, Path())
-                learned = {real(scene.image) for scene in load_dataset(member.recipe).of("train")}
-        if seen := [image.name for image in images.names if real(image) in learned]:
+        if seen := seen_in_training(images.names, member.recipe, recipe, remote=request.remote):
             raise DatasetError(
                 f"--split {request.split}",
                 expected="scenes that trained none of the runs",
-                got=f"{seen[0]}, which trained {member.path}",
+                got=f"{seen[0].name}, which trained {member.path}",
                 remedy="score each run by itself, or name scenes that none has seen",
             )
 

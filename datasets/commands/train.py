@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from segmenter.base.errors import ConfigError
+from segmenter.base.errors import ConfigError, counted, plain
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.machine import keep_freed_memory
 from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import words_aside
+from segmenter.base.terminal import warn, words_aside
 from segmenter.config.recipe_options import RecipeOptions
 
 if TYPE_CHECKING:
@@ -113,7 +113,14 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
     require_tensorflow()
 
     # ----------------------------------------------------------------------- role in a cluster
-    if recipe.distribution.strategy == "parameter_server":
+    served = recipe.distribution.strategy == "parameter_server"
+    cluster = None if served else _cluster(given, recipe.distribution.strategy)
+    if given.folds is not None:
+        from .folds import train_folds
+
+        alone = not served and (cluster is None or cluster.workers == 1)
+        return _told(train_folds(given, recipe, _train, alone=alone), given, answer)
+    if served:
         from segmenter.extras.parameter_servers.strategy import run_role
 
         named = (given.cluster, given.role, given.index, given.logical_devices)
@@ -122,11 +129,6 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
             named,
             lambda watch: _told([_train(given, recipe, watch=watch)], given, answer),
         )
-    if given.folds is not None:
-        from .folds import train_folds
-
-        return _told(train_folds(given, recipe, _train), given, answer)
-    cluster = _cluster(given, recipe.distribution.strategy)
     outcome = _train(given, recipe, cluster)
     return _told([outcome], given, answer) if cluster is None or cluster.chief else outcome.exit_code
 
@@ -199,10 +201,22 @@ def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | N
     from segmenter.training.beginning.fine_tuning import check_encoder_weights, find_source
 
     if given.init_from is not None:
-        return find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)
+        source = find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)
+        _warn_of_seen(source, recipe, dataset)
+        return source
     if not given.resumes:
         check_encoder_weights(recipe.model, dataset)
     return None
+
+
+def _warn_of_seen(source: Source, recipe: Recipe, dataset: Dataset) -> None:
+    """Warn of validation scenes that trained the run of `--init-from`, as those of another split may."""
+    from ..leaks import seen_in_training
+
+    images = [scene.image for scene in dataset.of("validation")]
+    if seen := seen_in_training(images, source.run.recipe, recipe):
+        scenes = counted(len(seen), "validation scene")
+        warn(plain(f"{scenes} trained {source.run.path}, as {seen[0]}, so that the scores flatter"))
 
 
 def _devices(

@@ -295,7 +295,23 @@ def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
     kind = config.cross_device
     if kind == "auto" and share_a_card(used) and not _rings():
         kind = "reduction_to_one"
-    return tf.distribute.MirroredStrategy(names, cross_device_ops=_cross_device(kind, names))
+    return mirrored(names, _cross_device(kind, names))
+
+
+_GROUPS = itertools.count(0, 100_000)
+"""Numbers from which TensorFlow counts the sums of each mirrored strategy."""
+
+
+def mirrored(names: Sequence[str], cross_device: Any = None) -> Any:
+    """Return a `MirroredStrategy` whose sums have numbers of their own in this process.
+
+    Else a later training of other shapes or on other devices, as of the next fold, would be refused: all
+    strategies count from 1.
+    """
+    import tensorflow as tf
+
+    tf.distribute.MirroredStrategy._collective_key_base = next(_GROUPS)
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device)
 
 
 def is_central(strategy: Any) -> bool:

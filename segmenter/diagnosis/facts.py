@@ -287,7 +287,12 @@ def _one(
     if method != "plan" or not rules.plans_classes:
         rules = rules.model_copy(update={"method": method, "coverage": "relaxed"})
     try:
-        epoch = plan(index.counts_NK, batch, rules, recipe.seed, 0, names=names, replicas=REPLICAS)
+        epoch = plan(
+            *(index.counts_NK, batch, rules, recipe.seed, 0),
+            names=names,
+            replicas=REPLICAS,
+            strata=index.strata,
+        )
     except DatasetError as error:
         return SamplingFacts(batch, method, str(error))
     rows_SB = epoch.rows_SB

@@ -44,6 +44,20 @@ def one(four_replicas: list[str]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def test_trainings_of_one_process_differ_in_devices_and_in_shapes(
+    tensorflow: ModuleType, four_replicas: list[str]
+) -> None:
+    for numbers, length in (([0, 1], 3), ([0, 1], 5), ([0, 1, 2], 5)):  # as folds stopped at other steps
+        strategy = make_devices(DistributionConfig(strategy="mirrored", devices=numbers)).strategy
+
+        def summed(length: int = length) -> Any:
+            context = tensorflow.distribute.get_replica_context()
+            return context.all_reduce("SUM", tensorflow.ones((length,)))
+
+        got = strategy.experimental_local_results(tensorflow.function(strategy.run)(summed))
+        np.testing.assert_array_equal(np.stack(got), np.full((len(numbers), length), len(numbers)))
+
+
 @pytest.mark.parametrize(
     ("settings", "names"),
     [

@@ -459,6 +459,14 @@ def test_a_class_that_is_rare_at_its_scale_is_named(scenes: MakeScenes) -> None:
     assert "Best effort at their scale" in Page(html_report(found)).text()
 
 
+@pytest.mark.parametrize("quota", ["presence", "rarity"])
+def test_all_tables_show_one_plan_by_scale(scenes: MakeScenes, quota: str) -> None:
+    found = by_scale(scenes((0.1, 0.25, 2.0, 0.12)), scale_strata=[0.15, 1.0], quota=quota)
+    shown = {found.plans[0].steps, found.samplings[0].steps}
+    lift = None if quota == "presence" else 1
+    assert shown == {one.steps for one in found.quotas if one.lift == lift}
+
+
 def test_scenes_of_one_scale_or_of_none_known_have_no_such_table(scenes: MakeScenes) -> None:
     assert by_scale(scenes((0.1, 0.1, 0.11))).scales is None
     unknown = scenes((0.1, 0.25))

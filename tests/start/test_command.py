@@ -3,16 +3,18 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 import yaml
 
-from datasets import load_dataset
+from datasets import commands, load_dataset
 from datasets.check import check_dataset
 from datasets.commands.start import main
+from datasets.commands.train import main as train_main
 from datasets.published import POTSDAM_TEST
 from datasets.start.choice import Choice, nested, recipe_text
 from datasets.start.plan import plan
@@ -25,6 +27,7 @@ from segmenter.runs.score_files import fold_path, fold_table, folds_in
 from tests.helpers import made_folders as made
 from tests.helpers.made_training import made as made_recipe
 from tests.helpers.made_training import records, script, train
+from tests.helpers.refusals import refused
 
 
 @pytest.fixture
@@ -161,6 +164,7 @@ def test_a_full_disk_leaves_neither_file(data: Path, monkeypatch: pytest.MonkeyP
 
 
 FOLDS = ("--folds", "2")
+HOSTS = ["127.0.0.1:2222", "127.0.0.1:2223"]
 
 
 def test_folds_are_found_in_order_and_a_run_is_none(tmp_path: Path) -> None:
@@ -184,6 +188,43 @@ def test_without_folds_in_the_recipe_there_is_nothing_to_train(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (f"--cluster {','.join(HOSTS)} --index 1", "--folds"),
+        ("--set distribution.strategy=parameter_server --role ps", "--folds"),
+        ("--set distribution.strategy=multi_worker_mirrored", "distribution.strategy"),
+        ("--index 1", "--index"),
+        ("--resume-from 3", "--folds"),
+        ("", "--folds"),  # of a cluster by the environment
+    ],
+)
+def test_folds_are_trained_by_one_machine(
+    words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not words:
+        workers = {"cluster": {"worker": HOSTS}, "task": {"type": "worker", "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
+    recipe = made_recipe(tmp_path / "data")
+    with refused(ConfigError, where=where):
+        train_main([str(recipe), *FOLDS, "--run", str(tmp_path / "run"), *words.split()])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("apart", "leaks"), [(0, True), (60, True), (83, False)])
+def test_folds_that_show_the_same_ground_are_named(
+    apart: int, leaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    recipe = made_recipe(tmp_path / "data")
+    for number in range(5):
+        for part in ("images", "labels"):
+            with rasterio.open(tmp_path / "data" / part / f"s{number}.tif", "r+") as file:
+                file.transform = rasterio.Affine(1, 0, number * apart, 0, -1, 97)
+    monkeypatch.setattr(commands.train, "_train", lambda *_: SimpleNamespace(exit_code=3))
+    assert train_main([str(recipe), *FOLDS, "--run", str(tmp_path / "run")]) == 3
+    assert ("show the same ground" in capsys.readouterr().err) == leaks
+
+
 @pytest.mark.slow
 def test_folds_train_resume_and_predict_together(tmp_path: Path) -> None:
     recipe, run = made_recipe(tmp_path / "data"), tmp_path / "run"
@@ -203,9 +244,9 @@ def test_folds_train_resume_and_predict_together(tmp_path: Path) -> None:
     images = str(tmp_path / "data" / "images")
     script("predict.py", str(run), images, "--output", str(maps))
     assert len(list(maps.glob("*.tif"))) == 5
-    refused = script("predict.py", str(run), "--split", "validation", "--output", str(maps), check=False)
-    assert refused.returncode == 2
-    assert "folds" in refused.stderr
+    none = script("predict.py", str(run), "--split", "validation", "--output", str(maps), check=False)
+    assert none.returncode == 2
+    assert "folds" in none.stderr
 
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

@@ -94,6 +94,26 @@ def test_a_run_of_which_little_fits_is_refused_before_the_data_are_read(
     assert "--init-from-partial says how" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("split", "seen"),
+    [("validation=[s0]", True), ("validation=[s4]", False), ("fold=2", True), ("fold=1", False)],
+)
+def test_validation_scenes_that_trained_the_source_are_named(
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    split: str,
+    seen: bool,
+) -> None:
+    folds = ("dataset.split.validation=[]", "dataset.split.folds=2") if "fold" in split else ()
+    source = trained(tmp_path / "source", recipe, *folds)
+    words = [word for setting in (*folds, f"dataset.split.{split}") for word in ("--set", setting)]
+    call = ("--run", str(tmp_path / "run"), "--init-from", str(source), *words)
+    assert start(monkeypatch, recipe, *call) == 99
+    assert (str(source) in capsys.readouterr().err) == seen
+
+
 def with_encoder(recipe: Path, folder: Path, encoder: str) -> Path:
     """The recipe with an encoder of the literature."""
     content = yaml.safe_load(recipe.read_text())

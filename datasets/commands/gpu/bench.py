@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-from unittest import mock
 
 import numpy as np
 
 from segmenter.config.devices import DistributionConfig, LogicalGpus
 from segmenter.config.recipe import UNetConfig
 from segmenter.devices.setup import smallest_card
-from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
+from segmenter.devices.strategy import Devices, load_tensorflow, make_devices, mirrored
 
 from .figures import Value
-
-
-def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
-    """Give a strategy created in the block separate numbers for its collectives.
-
-    Strategies of one process would use the same numbers, and wait for each other.
-    """
-    import tensorflow as tf
-
-    return mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", 100_000 * replicas)
 
 
 @functools.cache
@@ -38,8 +26,7 @@ def strategy_of(replicas: int) -> Any:
 
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy("CPU:0")
-    with collectives_apart(replicas):
-        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    return mirrored([f"CPU:{i}" for i in range(replicas)])
 
 
 def unequal_copies(strategy: Any, variables: Iterable[Any]) -> int:
@@ -53,9 +40,6 @@ Place = Literal["cards", "parts", "logical"]
 PARTS = 4
 _SHARE = 0.85
 """Share of a card's memory for all of its parts: the rest is CUDA's, cuDNN's and the screen's."""
-
-_FIRST = 1000
-"""Numbers of these strategies' collectives begin beyond those of tests in the same process."""
 
 
 @dataclass(frozen=True)
@@ -166,5 +150,4 @@ def _logical(place: Place, cards: int) -> int | None:
 @cache
 def _devices(place: Place, cards: int, number: int) -> Devices:
     """Return one strategy for each number of devices in a process."""
-    with collectives_apart(_FIRST + number):
-        return make_devices(distribution(place, number), _logical(place, cards))
+    return make_devices(distribution(place, number), _logical(place, cards))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import os
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ import numpy as np
 from segmenter.base.errors import TrainingError, run_tool
 
 from ..recipes import ready_made
-from .bench import Bench, collectives_apart, distribution
+from .bench import Bench, distribution
 from .figures import Figure
 from .sections import ROOT
 
@@ -33,8 +32,6 @@ _SMALL = ("model.depth=2", "model.width=8", "tiles.size=64", "tiles.overlap=0", 
 _TINY = ("model.depth=1", "model.width=2", "tiles.size=32", "tiles.overlap=0", "training.global_batch=8")
 _EVERY = 3
 """Steps between checkpoints."""
-_CALLS = itertools.count(2000)
-"""Numbers of the trainings in this process, each with separate collectives."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
@@ -100,11 +97,7 @@ def _here(bench: Bench, arguments: list[str]) -> tuple[int, str]:
 
     bench.devices(1)
     output = io.StringIO()
-    with (
-        redirect_stdout(output),
-        redirect_stderr(output),
-        collectives_apart(next(_CALLS)),
-    ):
+    with redirect_stdout(output), redirect_stderr(output):
         return run_tool(lambda: main(arguments)), output.getvalue()
 
 
