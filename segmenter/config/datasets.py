@@ -462,7 +462,7 @@ class FolderConfig(Located):
     unlabelled: Literal["error", "skip"] = setting(
         "error",
         "",
-        "images without a label file, labels without an image; skip: they are left out, counted and printed",
+        "images without a label, labels without an image; skip: left out, counted and printed",
     )
     label_kind: Literal["full", "eroded"] = setting(
         "full", "", "for the protocol of scores: are borders ignored?"
