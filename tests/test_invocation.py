@@ -325,7 +325,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _build("build_sdist", folder / "clone", folder)
     (packed,) = folder.glob("*.tar.gz")
     with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4
+        archive.extractall(folder)
     return folder / packed.name.removesuffix(".tar.gz")
 
 

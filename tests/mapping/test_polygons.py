@@ -120,7 +120,6 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
         (("in", "--vectors", "s3://b/x.gpkg"), "expected a file here; copy it into a bucket"),
         (("in", "--vectors", "x.gpkg", "--format", "png"), "polygons are made of GeoTIFF maps"),
         (("in", "--vectors", "x.gpkg", "--only", "sea"), "--only: no class sea; there are a, b"),
-        (("in", "--vectors", "x.gpkg", "--min-area", "-1"), "--min-area: expected a number"),
         (("in", "--simplify", "2"), "--simplify: says what polygons are written; it needs --vectors"),
         (("in", "else", "--vectors", "x.gpkg"), "expected the CRS of"),
     ):

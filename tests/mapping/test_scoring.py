@@ -404,7 +404,7 @@ def test_scenes_that_trained_a_run_are_not_scored_for_another(
     )
     held_out = {"test": [f"tile_{n}" for n in "123" if n != learned]}
     own = tiles.recipe(split={"group": r"(tile_\d+)/", **held_out})
-    assert call("--split", split, "--recipe", "other.yaml", recipe=own, path="r") == code
+    assert call("--split", split, "--recipe", "other.yaml", recipe=own, path=Path("r")) == code
     assert ("which trained" in capsys.readouterr().err) == (code == 2)
 
 
