@@ -220,12 +220,11 @@ def _pairs(
         )
     candidates = candidates_of(root, config.images[0], config.labels, paths, config.masks)
     images, labels = candidates.images.keys(), candidates.labels.keys()
-    unused: Unused = ()
+    only, unused = images | labels, candidates.unused((), "")
     if config.unlabelled == "skip":
-        unused = candidates.unused(images - labels, UNLABELLED) + candidates.unused(
-            labels - images, IMAGELESS
-        )
-    pairs = candidates.pairs(images & labels if config.unlabelled == "skip" else None)
+        only, unused = images & labels, candidates.unused(images - labels, UNLABELLED)
+        unused += candidates.unused(labels - images, IMAGELESS)
+    pairs = candidates.pairs(only)
     if not named:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
     return pairs, unused

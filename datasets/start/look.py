@@ -209,13 +209,13 @@ def _file_choices(
     if facts.shared:
         why = f"one file for {counted(len(dataset.scenes), 'image')}, placed by georeference"
     yield Choice("dataset.labels", facts.labels, why, "; ".join(facts.others[1]))
-    alone = {
+    alone = [
         f"{counted(len(own), what)} {reason.partition(' (')[0]}: {few(own, 2)}"
         for what, reason in (("image", UNLABELLED), ("label", IMAGELESS))
         if (own := [path.name for path, why in dataset.unused if why == reason])
-    }
+    ]
     if alone:
-        yield Choice("dataset.unlabelled", "skip", "; ".join(sorted(alone)))
+        yield Choice("dataset.unlabelled", "skip", "; ".join(alone))
 
 
 def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Iterator[Choice]:
