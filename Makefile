@@ -70,7 +70,7 @@ test: $(VENV)/.stamp-$(EXTRA)-test
 
 # A process for each file: TensorFlow keeps memory of each net that was compiled until its process ends.
 SLOW := $(shell grep -rlE --include='test_*.py' 'mark\.slow' tests | sort)
-test-slow: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-bench
+test-slow: $(VENV)/.stamp-$(EXTRA)-test
 	@echo $(SLOW) | xargs -n 1 -P $(or $(filter-out 0,$(WORKERS)),1) $(PY) -m pytest -q -m slow --timeout 3600
 
 # Changed files for all that opens files, for so many minutes; what fails is kept in fuzz/found.
@@ -99,7 +99,7 @@ format: $(VENV)/.stamp-$(EXTRA)-dev
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-bench: $(VENV)/.stamp-$(EXTRA)-bench
+bench: $(VENV)/.stamp-$(EXTRA)
 	@$(PY) -m benchmarks
 
 clean:
