@@ -36,11 +36,6 @@ class Demand:
         one_K = np.full(classes, ONE, np.int64)
         return cls(one_K, one_K)
 
-    @property
-    def of_one(self) -> bool:
-        """True if no row needs more than one tile of a class."""
-        return bool((self.wish_K <= ONE).all())
-
     def amount_K(self, rows: int) -> Ints:
         """Return (K,) tiles of each class that all `rows` rows together need."""
         return np.asarray(np.maximum(rows, np.minimum(self.wish_K * rows // ONE, self.most_K)))
