@@ -34,7 +34,7 @@ from segmenter.tiles.store import SceneStore
 from segmenter.training.beginning.demands import check_demands, check_validation
 
 _FREE_TO_CHANGE = (
-    *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
+    *("name", "distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
     *("training.stop_after", "training.input_workers"),
 )

@@ -239,7 +239,8 @@ def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.Mo
     training = RECIPE.training.model_copy(
         update={"keep_checkpoints": 7, "steps_per_call": 3, "input_workers": 2}
     )
-    assert check_run_directory(tmp_path, RECIPE.model_copy(update={"training": training}), resume=True)
+    changed = RECIPE.model_copy(update={"name": "renamed", "training": training})
+    assert check_run_directory(tmp_path, changed, resume=True)
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
