@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.addresses import is_address
+from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, shortened
 from segmenter.base.files import composed, walk_once
 from segmenter.grid.scenes import Split
@@ -49,7 +49,9 @@ def root_of(text: str) -> Path:
 
 
 def path_of(text: str, setting: str) -> Path:
-    """Return a path as the user wrote it; refuse texts that are no valid path."""
+    """Return a path as the user wrote it; refuse addresses, and texts that are no valid path."""
+    if is_address(text):
+        raise DatasetError(setting, expected="a folder on this machine", got=f"the address {masked(text)}")
     try:
         path = Path(text).expanduser()
         path.is_dir()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import ConfigError, DatasetError, shortened
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig, FolderSplit
@@ -126,8 +127,9 @@ def pattern_regex(pattern: str, setting: str, classes: Collection[str] = ()) -> 
     Raises:
         ConfigError: the pattern leaves the root, or has braces without a name.
     """
-    if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
-        raise ConfigError(setting, expected="a pattern below dataset.root", got=pattern)
+    drive = re.match(r"[A-Za-z]:", pattern)
+    if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or drive or is_address(pattern):
+        raise ConfigError(setting, expected="a pattern below dataset.root", got=masked(pattern))
     if len(_WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
         raise ConfigError(
             setting,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
-from segmenter.base.errors import DatasetError, grouped, run_tool
+from segmenter.base.errors import DatasetError, SegmenterError, extended_error, grouped, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
@@ -105,7 +105,13 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
     where = request.recipe or request.runs[0] / "recipe.yaml"
     check_root(recipe.dataset.root, request.remote, where)
-    dataset = load_dataset(recipe)
+    try:
+        dataset = load_dataset(recipe)
+    except SegmenterError as error:
+        if request.recipe is not None:
+            raise
+        moved = "where the data lie elsewhere now, name a recipe that says so by --recipe"
+        raise extended_error(error, remedy=moved) from None
     left_out = ((reason, file) for file, reason in dataset.unused)
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)

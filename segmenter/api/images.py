@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from segmenter.inference.fit import check_fit
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.runs.ensemble import AnyRun
 
-Nodata = float | Sequence[float | None] | None
+Nodata = float | Sequence[float | None] | NDArray[Any] | None
 """A value that stands for no data in all bands, or one for each."""
 
 
@@ -35,7 +36,10 @@ def rasters_of(
         raise RasterError(
             "image", expected="an array", got=f"{image!r}", remedy="files are mapped by run.map([…], output)"
         )
-    array = np.asanyarray(image)
+    try:
+        array = np.asanyarray(image)
+    except ValueError:  # NumPy's of a list whose parts differ in shape
+        raise RasterError("image", expected="an array", got="a list of different shapes") from None
     if array.ndim == 2 and run.band_count == 1:
         array = array[..., np.newaxis]
     _check_shape(run, array.shape)
@@ -77,7 +81,7 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
 
 
 def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    mask = np.asarray(valid)
+    mask = np.ma.filled(np.asanyarray(valid), False)  # what is masked itself is not known to be data
     if mask.dtype != np.bool_ or mask.shape != shape:
         raise RasterError(
             "valid",
@@ -90,11 +94,11 @@ def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 def _nodata(nodata: Nodata, count: int) -> list[float | None]:
     if nodata is None:
         return []
-    if not isinstance(nodata, Sequence):
-        return [float(nodata)] * count
-    if len(nodata) != count:
-        raise RasterError("nodata", expected=f"one value, or one for each of {count} bands", got=len(nodata))
-    return [None if value is None else float(value) for value in nodata]
+    values: Any = nodata.tolist() if isinstance(nodata, np.ndarray) else nodata
+    values = values if isinstance(values, Sequence) and not isinstance(values, str) else [values] * count
+    if len(values) == count and all(value is None or isinstance(value, Real) for value in values):
+        return [None if value is None else float(value) for value in values]
+    raise RasterError("nodata", expected=f"one value, or one for each of {count} bands", got=f"{nodata!r}")
 
 
 def _shown(shape: tuple[int, ...]) -> str:

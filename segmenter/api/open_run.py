@@ -195,6 +195,12 @@ class OpenRun:
             SegmenterError: nothing could be done; for a single input, its error.
         """
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+        if wrong := [each for each in given if not isinstance(each, (str, os.PathLike))]:
+            kind = type(wrong[0]).__name__
+            remedy = "arrays are for run.predict(image)" if kind == "ndarray" else None
+            raise DatasetError(
+                "inputs", expected="paths of images", got=f"a value of type {kind}", remedy=remedy
+            )
         for name in ("split", "recipe"):
             if options.get(name) is not None:
                 raise DatasetError(

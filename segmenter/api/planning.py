@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from segmenter.api.tiles import Tiles
+from segmenter.api.values import whole_number
 from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import aligned
 from segmenter.config.sampling import SamplingConfig
@@ -124,11 +125,11 @@ def plan_epoch(
     """
     counts, names = _table(tiles, classes)
     plan = planned_epoch(
-        *(counts, global_batch),
+        *(counts, whole_number("global_batch", global_batch)),
         min_pixels=min_pixels,
         max_repeats=max_repeats,
-        seed=seed,
-        epoch=epoch,
+        seed=whole_number("seed", seed),
+        epoch=whole_number("epoch", epoch),
         names=names,
         amounts=_amounts(quota, lift, quotas, min_pixels),
     )
@@ -254,7 +255,7 @@ def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np
 
 
 def _at_least_one(batch: int) -> int:
-    if batch < 1:
+    if (batch := whole_number("batch", batch)) < 1:
         raise DatasetError("batch", expected="at least 1 tile", got=batch)
     return batch
 

@@ -104,6 +104,9 @@ def result_array(
     )
     if out is None:
         return np.empty(wanted, dtype)
+    if not isinstance(out, np.ndarray) or not out.flags.writeable:
+        what = "one that is read only" if isinstance(out, np.ndarray) else f"{out!r}"
+        raise RasterError("out", expected="an array that can be written", got=what)
     if out.shape != wanted or out.dtype != dtype:
         raise RasterError(
             "out", expected=f"an array of {wanted} of {dtype}", got=f"{out.shape} of {out.dtype}"

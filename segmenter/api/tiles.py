@@ -6,12 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.api.values import whole_number
 from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import aligned, listening
 from segmenter.config.reading import default_recipe, load_recipe, recipe_from
@@ -163,14 +165,18 @@ def class_map(classes: Classes) -> ClassMap:
     """
     if isinstance(classes, ClassMap):
         return classes
-    if not isinstance(classes, Mapping) or not all(isinstance(code, int) for code in classes.values()):
+    if not isinstance(classes, Mapping) or not all(
+        isinstance(name, str) and isinstance(code, Integral) for name, code in classes.items()
+    ):
         raise DatasetError(
             "classes",
             expected='names with their codes in the label files, as {"water": 0, "road": 1}, or a ClassMap',
             got=f"{classes!r}",
         )
     return ClassMap(
-        tuple(LandCoverClass(name, own_colour(i), code) for i, (name, code) in enumerate(classes.items()))
+        tuple(
+            LandCoverClass(name, own_colour(i), int(code)) for i, (name, code) in enumerate(classes.items())
+        )
     )
 
 
@@ -180,7 +186,8 @@ def _dataset(
     dataset = _listed(scenes, classes, split)
     if not dataset.of(split):
         raise DatasetError("scenes", expected=f"some of the split {split}, there are none")
-    dataset = dataset if bands is None else replace(dataset, bands=tuple(bands))
+    if bands is not None:
+        dataset = replace(dataset, bands=tuple(whole_number("bands", band) for band in bands))
     return dataset if cache is None else replace(dataset, cache=Path(cache))
 
 

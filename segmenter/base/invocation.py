@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
@@ -77,6 +78,11 @@ def invocation(tool: str) -> str:
     `segmenter predict` if started by that command or if there is no clone; else `python predict.py`.
     """
     return TOOLS[tool].typed if _in_clone() else f"{COMMAND} {tool}"
+
+
+def typed(path: Path) -> str:
+    """Return a path as it is typed in a command: in quotes if it has a blank, say."""
+    return plain(shlex.quote(str(path)))
 
 
 def recipes_hint() -> str:

@@ -21,6 +21,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from segmenter.base.addresses import masked
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.invocation import ToolParser
 
@@ -94,7 +95,8 @@ class Option:
 
     @property
     def _read(self) -> Callable[[str], Any]:
-        return self.read or (self._number_in if self._kind in (int, float) else self._kind)
+        own = {int: self._number_in, float: self._number_in, Path: local_path}
+        return self.read or own.get(self._kind, self._kind)
 
     @property
     def limits(self) -> str:
@@ -126,7 +128,7 @@ class Option:
         more |= {"const": self.alone} if self.alone is not None else {}
         more |= {"choices": self.choices} if self.choices else {}
         added = group.add_argument(*names, metavar=self.metavar, type=self._read, help=self.help, **more)
-        if self.path or self._read is Path or Path in self.kinds:
+        if self.path or self._kind is Path or Path in self.kinds:
             added.complete = "file"  # type: ignore[attr-defined]  # read by shtab
 
     @property
@@ -198,6 +200,18 @@ class Option:
         if not right:
             raise DatasetError(self.name, expected=expected, got=f"{value!r}")
         return value
+
+
+def local_text(text: str) -> str:
+    """Return a path or pattern of local files; refuse an address, which would be a folder called `s3:`."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"expected a path on this machine, got the address {masked(text)}")
+    return text
+
+
+def local_path(text: str) -> Path:
+    """Return a local path; refuse an address."""
+    return Path(local_text(text))
 
 
 def option(default: Any, help: str, metavar: str | tuple[str, ...] | None = None, **how: Any) -> Any:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.invocation import invocation
+from segmenter.base.invocation import invocation, typed
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
 from segmenter.grid.labels import MAX_CLASSES
@@ -373,7 +373,7 @@ def load_calibration(run: Path) -> CalibrationFile | None:
     Raises:
         CheckpointError: the file is damaged or of another format.
     """
-    anew = f"remove it, or make it anew: {invocation('calibrate')} {run}"
+    anew = f"remove it, or make it anew: {invocation('calibrate')} {typed(run)}"
     return _loaded(run / CALIBRATION, CalibrationFile, 1 << 20, remedy=anew)
 
 

@@ -29,7 +29,7 @@ from segmenter.base.errors import (
     shortened,
 )
 from segmenter.base.files import FileState, file_state, make_folder, remove_leftovers, write_whole
-from segmenter.base.invocation import invocation
+from segmenter.base.invocation import invocation, typed
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
@@ -242,7 +242,7 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
     by_step = checkpoints(run)
     if not by_step:
         start = (
-            f"a new run can start from its best model: --init-from {run} --run OTHER"
+            f"a new run can start from its best model: --init-from {typed(run)} --run OTHER"
             if (run / BEST).exists()
             else "start again without --resume, or name another directory with --run"
         )
@@ -282,7 +282,7 @@ def unfinished(run: Run) -> str:
     with suppress(CheckpointError):
         at, epochs = record_of(newest_checkpoint(run.path)).position, run.recipe.training.epochs
         if at.epoch < epochs and not at.ended_early(run.recipe.training):
-            resume = f"{invocation('train')} {run.path / RECIPE_FILE} --run {run.path} --resume"
+            resume = f"{invocation('train')} {typed(run.path / RECIPE_FILE)} --run {typed(run.path)} --resume"
             return f"{run.path}: {at.epoch} of {epochs} epochs are trained; to go on: {resume}"
     return ""
 
@@ -334,7 +334,7 @@ def _instead(run: Path, damaged: Path) -> str:
     every = f"all {others + 1} checkpoints are damaged" if others else "there is no other"
     best = run / BEST
     if best.is_file() and _is_whole(best):
-        return f"{every}, but {best} is whole: start a new run from it with --init-from {run}"
+        return f"{every}, but {best} is whole: start a new run from it with --init-from {typed(run)}"
     return f"{every}: start anew in another directory with --run"
 
 
@@ -452,7 +452,7 @@ def _falls(path: Path, now: TrainingConfig, done: int) -> str:
     return (
         f"training.schedule: {now.schedule} falls to 0 at the last step, so that with another number of "
         f"epochs the {done} steps done would have had other rates; start a new run from its weights "
-        f"(--init-from {path} --run OTHER); constant, exponential and piecewise can go on"
+        f"(--init-from {typed(path)} --run OTHER); constant, exponential and piecewise can go on"
     )
 
 

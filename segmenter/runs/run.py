@@ -35,7 +35,7 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, extended_error, failing
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.invocation import invocation
+from segmenter.base.invocation import invocation, typed
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.base.terminal import say
 from segmenter.config.reading import dump_recipe, load_recipe
@@ -220,7 +220,7 @@ class Run(RunFacts):
                 self.path / CALIBRATION,
                 expected=f"{len(self.classes)} classes",
                 got=len(found.bias),
-                remedy=f"make it anew: {invocation('calibrate')} {self.path}",
+                remedy=f"make it anew: {invocation('calibrate')} {typed(self.path)}",
             )
         return found.fitted.calibration if found.step == step_of(self.weights_file()) else None
 
@@ -280,7 +280,7 @@ def load_run(path: Path) -> Run:
             path / RECIPE_FILE,
             "edited or damaged: it is not what this run was trained with",
             remedy=f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; to train with other "
-            f"settings, start a new run with --init-from {path}",
+            f"settings, start a new run with --init-from {typed(path)}",
         )
     facts = {each.name: getattr(content, each.name) for each in fields(RunFacts)}
     return Run(path, load_recipe(path / RECIPE_FILE), **facts)
@@ -292,7 +292,7 @@ def _run_of(file: Path) -> str:
         return f"give the run that it is of, {os.path.relpath(run)}"
     if file.suffix in (".yaml", ".yml"):
         return f"a recipe is trained first, into runs/{file.stem} where it is not told otherwise"
-    return f"a packed run is unpacked with: {invocation('runs')} unpack {file}"
+    return f"a packed run is unpacked with: {invocation('runs')} unpack {typed(file)}"
 
 
 def _is_there(file: Path) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segmenter.base.errors import OutputError, SegmenterError
-from segmenter.base.invocation import invocation
+from segmenter.base.errors import OutputError, SegmenterError, plain
+from segmenter.base.invocation import invocation, typed
 from segmenter.base.terminal import aligned, say, warn
 from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.report.sections import write_report
@@ -109,8 +109,8 @@ def _describe_end(trainer: Trainer) -> None:
         say(line)
     leave_calibration(trainer)
     leave_report(path)
-    predict = invocation("predict")
-    say(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
+    predict = f"{invocation('predict')} {typed(path)} INPUT --output DIR"
+    say(plain(f"done: {path} holds the run; map rasters with: {predict}"))
 
 
 def _describe_early_end(trainer: Trainer) -> str:
@@ -131,7 +131,7 @@ def leave_calibration(trainer: Trainer) -> None:
     if devices.workers.count > 1 or devices.kind.elsewhere:
         say(
             "no calibration in a training of several processes; to calibrate: "
-            f"{invocation('calibrate')} {run.path}"
+            f"{invocation('calibrate')} {typed(run.path)}"
         )
         return
     try:
@@ -148,7 +148,7 @@ def leave_report(run: Path) -> None:
     try:
         say(f"report: {write_report(run)}")
     except SegmenterError as error:
-        again = f"{invocation('runs')} report {run}"
+        again = f"{invocation('runs')} report {typed(run)}"
         warn(f"no report of the training: {error}; to write it later: {again}")
 
 

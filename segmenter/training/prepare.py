@@ -34,7 +34,7 @@ from segmenter.tiles.store import SceneStore
 from segmenter.training.beginning.demands import check_demands, check_validation
 
 _FREE_TO_CHANGE = (
-    *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
+    *("name", "distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
     *("training.stop_after", "training.input_workers"),
 )
@@ -121,9 +121,9 @@ def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
 
 
 def _check_writable(path: Path) -> None:
-    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
     if not existing.is_dir():
-        raise CheckpointError(path, expected=f"a directory for the run, {existing} is a file")
+        raise CheckpointError(path, expected=f"a directory for the run, {existing} is none")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(path, "cannot write the run there", remedy="name another folder with --run")
 

@@ -258,8 +258,13 @@ REFUSED: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
     "complex": (lambda a: {"image": a.astype(complex)}, "expected real numbers"),
     "mask of numbers": (lambda a: {"image": a, "valid": np.ones(a.shape[:2])}, "expected booleans"),
     "mask of another size": (lambda a: {"image": a, "valid": np.ones((3, 4), bool)}, r"got bool of \(3, 4\)"),
-    "nodata of two bands": (lambda a: {"image": a, "nodata": (0, 1)}, "one for each of 3 bands, got 2"),
+    "nodata of two bands": (lambda a: {"image": a, "nodata": (0, 1)}, r"each of 3 bands, got \(0, 1\)"),
+    "nodata of two bands in an array": (lambda a: {"image": a, "nodata": np.zeros(2)}, "one for each of 3"),
+    "nodata that is a text": (lambda a: {"image": a, "nodata": "000"}, "one for each of 3 bands, got '000'"),
+    "a list of unlike images": (lambda a: {"image": [a, a[1:]]}, "an array, got a list of different shapes"),
     "another output": (lambda a: {"image": a, "out": np.zeros(a.shape[:2])}, "of uint8, got .* float64"),
+    "an output that is none": (lambda a: {"image": a, "out": "x.npy"}, "can be written, got 'x.npy'"),
+    "an output to read": (lambda a: {"image": a, "out": np.broadcast_to(a[0, 0, 0], (9, 9))}, "read only"),
     "an unknown option": (lambda a: {"image": a, "cog": True}, "cog: expected an option of prediction: mode"),
     "memory without unit": (lambda a: {"image": a, "memory": "8"}, "memory: expected a number with a unit"),
     "other shares": (lambda a: {"image": a, "probabilities": "int8"}, "expected uint8, float16, got int8"),
@@ -272,6 +277,22 @@ def test_what_cannot_be_meant_is_refused_with_advice(run: OpenRun, image: Any, w
     arguments, said = REFUSED[what]
     with pytest.raises(SegmenterError, match=said):
         run.predict(**arguments(image))
+
+
+def test_an_array_of_nodata_and_a_mask_of_the_mask_are_as_said_otherwise(run: OpenRun, image: Any) -> None:
+    image = image.copy()
+    image[:50] = 0
+    known = np.ma.masked_array(np.ones(image.shape[:2], bool), (image == 0).all(axis=2))
+    expected = run.predict(image, nodata=[0, 0, 0])
+    assert (expected[:50] == 255).all()
+    np.testing.assert_array_equal(run.predict(image, nodata=np.zeros(3)), expected)
+    np.testing.assert_array_equal(run.predict(image, known), expected)
+
+
+@pytest.mark.parametrize("inputs", [[b"a.tif"], [None], np.zeros((3, 3))], ids=["bytes", "none", "array"])
+def test_inputs_that_are_no_paths_are_refused(run: OpenRun, tmp_path: Path, inputs: Any) -> None:
+    with refused(DatasetError, where="inputs", expected="paths of images"):
+        run.map(inputs, tmp_path / "maps")
 
 
 def test_the_expression_that_chooses_bands_is_told(run: OpenRun, image: Any, monkeypatch: Any) -> None:

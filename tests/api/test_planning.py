@@ -93,6 +93,21 @@ def test_a_diagnosis_is_that_of_the_command(tiles: Tiles, pair: tuple[Path, Path
     assert "road" in repr(made)
 
 
+def test_numbers_of_numpy_are_numbers_and_others_are_refused(pair: tuple[Path, Path], tiles: Tiles) -> None:
+    made: dict[Any, Any] = dict(zip(CLASSES, np.array([*CLASSES.values()]), strict=True))
+    again = index_tiles([pair], made, size=np.int64(32), bands=np.array([1, 2]))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(again.counts, tiles.counts)
+    for calls in (
+        lambda: index_tiles([pair], {0: 0}),  # type: ignore[dict-item]
+        lambda: index_tiles([pair], CLASSES, bands=["1"]),  # type: ignore[list-item]
+        lambda: plan_epoch(tiles, 8.0),  # type: ignore[arg-type]
+        lambda: plan_epoch(tiles, 8, epoch=1.5),  # type: ignore[arg-type]
+        lambda: forecast(tiles).probability("8"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(DatasetError):
+            calls()
+
+
 def test_a_report_is_one_page(tiles: Tiles, tmp_path: Path) -> None:
     pytest.importorskip("plotly", reason="the extra `report` is not installed")
     diagnose(tiles, global_batch=8, batches=[4]).write_report(tmp_path / "coverage.html")

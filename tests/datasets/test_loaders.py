@@ -270,6 +270,20 @@ def test_patterns(pattern: str, path: str, fits: bool) -> None:
     assert bool(pattern_regex(pattern, "dataset.images").fullmatch(path)) == fits
 
 
+@pytest.mark.parametrize(
+    "pattern", ["/a/{n}.tif", "../{n}.tif", "C:/{n}.tif", "~/{n}.tif", "s3://bucket/{n}.tif"]
+)
+def test_patterns_that_leave_the_root_are_refused(pattern: str) -> None:
+    with refused(ConfigError, where="dataset.labels", expected="below dataset.root", got=pattern):
+        pattern_regex(pattern, "dataset.labels")
+
+
+def test_a_cache_in_a_bucket_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, ["t/images/a.jpg", "t/masks/a.png"])
+    with refused(DatasetError, where="dataset.cache", got="the address s3://bucket/a"):
+        load(tmp_path, "folder", cache="s3://bucket/a", **CODES)
+
+
 def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
     for kind in kinds():
         with refused(DatasetError, where="dataset.root", expected="folder"):

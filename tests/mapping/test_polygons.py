@@ -117,7 +117,6 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
     for arguments, line in (
         (("in", "--vectors", "x.shp"), "expected a name that ends in .gpkg or .parquet"),
         (("in", "--vectors", "mine.gpkg"), "mine.gpkg: exists already"),
-        (("in", "--vectors", "s3://b/x.gpkg"), "expected a file here; copy it into a bucket"),
         (("in", "--vectors", "x.gpkg", "--format", "png"), "polygons are made of GeoTIFF maps"),
         (("in", "--vectors", "x.gpkg", "--only", "sea"), "--only: no class sea; there are a, b"),
         (("in", "--simplify", "2"), "--simplify: says what polygons are written; it needs --vectors"),

@@ -417,6 +417,11 @@ def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: 
     assert not Path("maps").exists()
 
 
+def test_where_a_recipes_data_are_gone_the_way_out_is_named(tiles: Tiles, call: Call, capsys: Any) -> None:
+    assert call("--split", "test", recipe=tiles.recipe(root="gone")) == 2
+    assert "--recipe" in capsys.readouterr().err
+
+
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
     for order in ("--output o r a b", "r --output o a b", "r a --output o b", "r a --cog b --output o"):
         args = parse(order.split())[0].request

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -69,6 +70,12 @@ def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
 )
 def test_a_stopped_training_is_told_with_its_epochs(how: dict[str, Any], said: bool, tmp_path: Path) -> None:
     assert ("3 of 10" in unfinished(trained_run(tmp_path / "run", **how))) is said
+
+
+def test_a_command_that_is_told_can_be_typed(tmp_path: Path) -> None:
+    run = trained_run(tmp_path / "it's my run", epochs=3, of=10)
+    command = shlex.split(unfinished(run).rpartition("to go on: ")[2])
+    assert command[-4:] == [str(run.path / "recipe.yaml"), "--run", str(run.path), "--resume"]
 
 
 def test_at_an_epochs_end_the_plan_is_that_of_the_epoch_that_was_done() -> None:
@@ -239,7 +246,8 @@ def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.Mo
     training = RECIPE.training.model_copy(
         update={"keep_checkpoints": 7, "steps_per_call": 3, "input_workers": 2}
     )
-    assert check_run_directory(tmp_path, RECIPE.model_copy(update={"training": training}), resume=True)
+    changed = RECIPE.model_copy(update={"name": "renamed", "training": training})
+    assert check_run_directory(tmp_path, changed, resume=True)
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
@@ -263,6 +271,12 @@ def test_a_run_below_a_folder_that_one_may_not_enter_is_one_line(tmp_path: Path)
         for how in (False, True):
             with forbidden(locked), refused(CheckpointError, where=str(run), remedy="--run"):
                 check_run_directory(run, RECIPE, resume=how)
+
+
+def test_a_run_on_a_disk_that_is_not_there_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted" / "runs")
+    with refused(CheckpointError, where=str(tmp_path / "runs" / "mine")):
+        check_run_directory(tmp_path / "runs" / "mine", RECIPE, resume=False)
 
 
 STEPS = 37

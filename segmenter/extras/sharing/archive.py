@@ -45,7 +45,7 @@ from segmenter.base.files import (
     sync,
     written_whole,
 )
-from segmenter.base.invocation import invocation
+from segmenter.base.invocation import invocation, typed
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.base.terminal import unsafe
 from segmenter.base.version import __version__
@@ -312,10 +312,11 @@ def _described(path: Path, fingerprint: str, command: str) -> bytes | None:
         return None
     text = read_regular(path)
     if fingerprint.encode() not in text:
+        anew = f"{invocation('runs')} {command} {typed(path.parent)} --overwrite"
         raise CheckpointError(
             path,
             expected=f"a description of these weights, it does not name their fingerprint {fingerprint}",
-            remedy=f"remove it, or write it anew: {invocation('runs')} {command} {path.parent} --overwrite",
+            remedy=f"remove it, or write it anew: {anew}",
         )
     return text
 

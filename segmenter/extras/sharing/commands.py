@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.files import gibibytes, write_whole
-from segmenter.base.invocation import invocation
+from segmenter.base.invocation import invocation, typed
 from segmenter.base.options import Command, OverwriteOptions, option
 
 
@@ -112,10 +112,11 @@ def _unpack(given: _UnpackOptions) -> int:
     print(
         f"{folder}: {files} files of the run {manifest.name}, each with the checksum that it was packed with"
     )
-    print(f"map rasters with: {invocation('predict')} {folder} INPUT --output DIR")
+    print(f"map rasters with: {invocation('predict')} {typed(folder)} INPUT --output DIR")
     if manifest.checkpoints:
+        recipe = typed(folder / "recipe.yaml")
         print(
-            f"go on with: {invocation('train')} {folder}/recipe.yaml --run {folder} --resume "
+            f"go on with: {invocation('train')} {recipe} --run {typed(folder)} --resume "
             "--set dataset.root=…, on the same data"
         )
     return 0

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, plain
 from segmenter.base.files import caches, real
 from segmenter.base.invocation import installation
@@ -29,14 +28,6 @@ if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
 
 
-def _local(text: str) -> Path:
-    if is_address(text):
-        raise DatasetError(
-            f"--vectors {text}", expected="a file here", remedy="copy it into a bucket when it is finished"
-        )
-    return Path(text)
-
-
 @dataclass
 class PolygonFile(Finisher):
     """Writer of the polygons of all maps to one file, at the end of a call.
@@ -50,7 +41,6 @@ class PolygonFile(Finisher):
         "also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
         metavar="FILE",
         group=OUTPUTS,
-        read=_local,
     )
     polygons: PolygonOptions = field(default_factory=PolygonOptions)
     reads_maps = True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.base.options import check_values, option
+from segmenter.base.options import check_values, local_path, local_text, option
 from segmenter.evaluation.tallies import FurtherScores
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import parse_codes
@@ -40,8 +40,8 @@ _computing, _output_file, _in_gis, _opening, _scoring = (
 def parse_runs(text: str) -> Path | tuple[Path, ...]:
     """Read one run directory, or several separated by commas; a directory's name may contain commas."""
     if "," not in text or os.path.isdir(text):  # longer than a file name may be, Path.is_dir raises
-        return Path(text)
-    return tuple(Path(each) for each in text.split(",") if each)
+        return local_path(text)
+    return tuple(local_path(each) for each in text.split(",") if each)
 
 
 def _gsd(text: str) -> float | str:
@@ -213,7 +213,7 @@ class MapRequest(FurtherScores, Computing):
     )
     mosaic: bool = _computing(False, "inputs that adjoin are one raster: windows see over their edges")
     labels: str | None = _scoring(
-        None, "score the maps with these labels, as truth/{stem}.png", "PATTERN", path=True
+        None, "score the maps with these labels, as truth/{stem}.png", "PATTERN", path=True, read=local_text
     )
     label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
     protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
