@@ -30,11 +30,6 @@ from .legends import Entry, Legend
 from .names import Patterns
 from .values import LabelValues
 
-_NOWHERE = re.compile(
-    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none|clouds?)",
-    re.I,
-)
-"""Names of what counts nowhere."""
 _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
 """Share below which 0, black or white is ignored if it lies mostly at borders or outside the image; and the
 share there from which it is whatever its pixels are."""
@@ -99,7 +94,7 @@ def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: P
     """Return why a value counts nowhere; empty for a class."""
     share, colours, others = values.share(value), values.encoding == "colours", values.pixels.keys() - {value}
     if entry is not None:
-        return f"named {entry.name}" if _NOWHERE.fullmatch(entry.name) else ""
+        return f"named {entry.name}" if entry.nowhere else ""
     if not colours and not 0 <= value < 0xFFFF:
         return "no code of a class"
     if len(others) < 2:
@@ -273,7 +268,9 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
     sparse = {name for name, fit in fitting.items() if fit.total() < _MOST * sum(counts)}
     unusual = sparse | {name for name in fitting if not _USUAL.search(name)}
-    order = sorted(fitting, key=lambda name: (name in unusual, name in sparse, len(fitting[name]) == 1, name))
+    numbers = {name for name, fit in fitting.items() if all(map(_NUMBER.fullmatch, fit))}
+    later = unusual, sparse, {name for name, fit in fitting.items() if len(fit) == 1}, numbers
+    order = sorted(fitting, key=lambda name: (*(name in each for each in later), name))
     attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter(foreground=sum(counts)))
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
     others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
