@@ -49,6 +49,9 @@ _BACKGROUND = "background"
 _MOST = 0.9
 """Share of the polygons that a usual attribute has a value for, to go before others."""
 
+_MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
+"""Polygons up to which their areas are compared, and the box that holds them."""
+
 Places = Callable[[int], tuple[float, float]]
 """Value → shares of its pixels where the image is empty, and at the image's border."""
 
@@ -157,7 +160,8 @@ def _classes(
     shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, codes, strict=True))
     unnamed = sum(value not in entries for value in codes)
     source = f"; names of {file}" if unnamed < len(codes) else ""
-    made_up = f"{counted(unnamed, 'name is', 'names are')} made up: no list of classes lies there"
+    lacks = f"not in {file}" if source else "no list of classes lies there"
+    made_up = f"{counted(unnamed, 'name is', 'names are')} made up: {lacks}"
     reason = f"{shares} of {counted(values.total, 'pixel')}{source}"
     return Choice("dataset.classes", classes, reason, made_up if unnamed else "")
 
@@ -276,6 +280,13 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
     yield Choice("dataset.vector.attribute", attribute, f"{counted(sum(counts), 'polygon')}: {shown}", others)
     names, alone, empty = sorted(values), len(values) == 1, counts.count(0)
+    if not alone and sum(counts) <= _MOST_DRAWN:
+        areas: dict[str, list[float]] = {name: [] for name in names}
+        for drawn in (VectorFile(root / file, attribute).within(_EVERYWHERE) for file in files):
+            for value, shape in zip(map(as_text, drawn.value_F.tolist()), drawn.shape_F, strict=True):
+                areas.get(value or "", []).append(0.0 if shape is None else shape.area)
+        above = sorted(names, key=lambda name: (float(np.median(areas[name])), name))
+        yield Choice("dataset.vector.order", above, "where polygons overlap, the smaller lie above")
     if attribute and alone:
         yield Choice("dataset.vector.values", {names[0]: _named(names[0], attribute)}, "the only value")
         names = [_named(names[0], attribute)]

@@ -28,7 +28,7 @@ _IN_JSON = (
 )
 """Keys of a class in JSON: of its name, code and colour."""
 _NOWHERE = re.compile(
-    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none|clouds?)",
+    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none)",
     re.I,
 )
 """Names of what counts nowhere."""

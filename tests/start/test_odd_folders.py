@@ -349,6 +349,29 @@ def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> N
     assert dataset.classes.names == ["background", "building"]
 
 
+def test_of_layers_the_one_of_polygons_is_drawn_and_the_smaller_lie_above(tmp_path: Path, rng: Rng) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    made.save(tmp_path / "ortho.tif", made.image(rng), **made.place())
+    x, y = made.LEFT, made.TOP
+    corners = [(0, 30, 20), (20, 30, 20), (5, 20, 10), (25, 20, 10)]
+    areas = [shapely.box(x + a, y - b, x + a + side, y - b + side) for a, b, side in corners]
+    lines = [shapely.LineString([(x, y), (x + 20, y - 9)])]
+    options = {"driver": "GPKG", "crs": "EPSG:25833"}
+    for kind, shapes, names in (("LineString", lines, ["a"]), ("Polygon", areas, [*"aabb"])):
+        fields = [np.array(names, object)]
+        wkb = shapely.to_wkb(np.array(shapes))
+        raw.write(tmp_path / "map.gpkg", wkb, fields, ["class"], geometry_type=kind, layer=kind, **options)
+    _, _, dataset = made.planned(tmp_path)
+    with LabelRaster(dataset.scenes[0].label, dataset.classes) as label:
+        assert (label.ids() == dataset.classes.names.index("b")).sum() == 2 * 400
+
+
+def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng, values=(0, 1))
+    (tmp_path / "classes.txt").write_text("0 clear\n1 cloud\n")
+    assert made.planned(tmp_path)[2].classes.names == ["clear", "cloud"]
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
