@@ -30,11 +30,6 @@ from .legends import Entry, Legend
 from .names import Patterns
 from .values import LabelValues
 
-_NOWHERE = re.compile(
-    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none|clouds?)",
-    re.I,
-)
-"""Names of what counts nowhere."""
 _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
 """Share below which 0, black or white is ignored if it lies mostly at borders or outside the image; and the
 share there from which it is whatever its pixels are."""
@@ -53,6 +48,9 @@ _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, 
 _BACKGROUND = "background"
 _MOST = 0.9
 """Share of the polygons that a usual attribute has a value for, to go before others."""
+
+_MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
+"""Polygons up to which their areas are compared, and the box that holds them."""
 
 Places = Callable[[int], tuple[float, float]]
 """Value → shares of its pixels where the image is empty, and at the image's border."""
@@ -99,7 +97,7 @@ def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: P
     """Return why a value counts nowhere; empty for a class."""
     share, colours, others = values.share(value), values.encoding == "colours", values.pixels.keys() - {value}
     if entry is not None:
-        return f"named {entry.name}" if _NOWHERE.fullmatch(entry.name) else ""
+        return f"named {entry.name}" if entry.nowhere else ""
     if not colours and not 0 <= value < 0xFFFF:
         return "no code of a class"
     if len(others) < 2:
@@ -162,7 +160,8 @@ def _classes(
     shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, codes, strict=True))
     unnamed = sum(value not in entries for value in codes)
     source = f"; names of {file}" if unnamed < len(codes) else ""
-    made_up = f"{counted(unnamed, 'name is', 'names are')} made up: no list of classes lies there"
+    lacks = f"not in {file}" if source else "no list of classes lies there"
+    made_up = f"{counted(unnamed, 'name is', 'names are')} made up: {lacks}"
     reason = f"{shares} of {counted(values.total, 'pixel')}{source}"
     return Choice("dataset.classes", classes, reason, made_up if unnamed else "")
 
@@ -273,12 +272,21 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
     sparse = {name for name, fit in fitting.items() if fit.total() < _MOST * sum(counts)}
     unusual = sparse | {name for name in fitting if not _USUAL.search(name)}
-    order = sorted(fitting, key=lambda name: (name in unusual, name in sparse, len(fitting[name]) == 1, name))
+    numbers = {name for name, fit in fitting.items() if all(map(_NUMBER.fullmatch, fit))}
+    later = unusual, sparse, {name for name, fit in fitting.items() if len(fit) == 1}, numbers
+    order = sorted(fitting, key=lambda name: (*(name in each for each in later), name))
     attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter(foreground=sum(counts)))
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
     others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
     yield Choice("dataset.vector.attribute", attribute, f"{counted(sum(counts), 'polygon')}: {shown}", others)
     names, alone, empty = sorted(values), len(values) == 1, counts.count(0)
+    if not alone and sum(counts) <= _MOST_DRAWN:
+        areas: dict[str, list[float]] = {name: [] for name in names}
+        for drawn in (VectorFile(root / file, attribute).within(_EVERYWHERE) for file in files):
+            for value, shape in zip(map(as_text, drawn.value_F.tolist()), drawn.shape_F, strict=True):
+                areas.get(value or "", []).append(0.0 if shape is None else shape.area)
+        above = sorted(names, key=lambda name: (float(np.median(areas[name])), name))
+        yield Choice("dataset.vector.order", above, "where polygons overlap, the smaller lie above")
     if attribute and alone:
         yield Choice("dataset.vector.values", {names[0]: _named(names[0], attribute)}, "the only value")
         names = [_named(names[0], attribute)]

@@ -70,7 +70,8 @@ def find_pairs(place: Place) -> Patterns:
             told = tuple(dict.fromkeys(filter(None, info.descriptions)))
             numbered = tuple(f"class {i}" for i in range(1, info.count + 1))
             patterns = replace(patterns, masks=told if len(told) == info.count else numbered)
-    some = next(iter(bands.values())) if bands else {}
+    matched = pattern_regex(patterns.images[0], "names").fullmatch
+    some = next((own for scene, own in bands.items() if matched(scene)), {})
     files = tuple(pattern_of_band(patterns.images[0], *each) for each in some.items()) or patterns.images
     return replace(patterns, images=files, shared=shared)
 
@@ -175,9 +176,10 @@ def _chosen(
             taken.add(stems[role])
         elif len(members) >= least:
             side = int(members[0][1] not in used)
-            kind, what = {member[side] for member in members}, ("images", "labels")[side]
+            kind, what = {each[side] for each in members} - {*chosen, *used}, ("images", "labels")[side]
             told |= kind
-            others[side].setdefault(role[side], f"{len(kind)} {what} like {members[0][side]}")
+            if kind:
+                others[side].setdefault(role[side], f"{len(kind)} {what} like {min(kind)}")
     return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
 
 
@@ -193,8 +195,9 @@ def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: 
         return (True, 0, 0, 0, 0, 0)
     finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
     classes = max(place.sight(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
-    words = re.findall(r"[^\W\d_]{2,}", " ".join(role).lower())
-    odd = sum(-1 if word in USUAL else 1 for word in words) + len(words) * ("instance" in words)
+    text = " ".join(role).lower()
+    words = re.findall(r"[^\W\d_]{2,}", text)
+    odd = sum(-1 if word in USUAL else 1 for word in words) + len(words) * text.count("instance")
     return (*finest, -min(of.count, 3), odd, -of.count, -classes)
 
 

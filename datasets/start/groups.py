@@ -19,20 +19,25 @@ from segmenter.raster.ground import meeting
 
 from .names import common_start
 
+Points = NDArray[np.float64]
 ENOUGH = 5
 """Groups from which whole ones can be held out; of fewer, a part is more than a fifth."""
 _LARGEST, _LEAST = 0.5, 3
 """Share of the scenes in one group up to which groups are of use; least number of groups by names."""
+_WINDOWS, _STRIPS = 30, 10
+"""Scenes from which overlapping ones are windows of a mosaic, and the strips that they are dealt in."""
 _LETTER = r"(?:[A-Za-z]|row|col)?[_-]?(?<!\d)"
 _FORMS = (
     (1, r"^([^/]+)/"),
+    (4, r"([^/]+?)" + r"[_-]\d+" * 4),
     (2, rf"([^/]+?)[_-]{_LETTER}\d+[_-]?{_LETTER}\d+"),
     (1, r"([^/]+?)[_-]?(?<!\d)\d+"),
     (1, r"^(.+?)[_-]?(?<!\d)\d+"),
     (0, r"^(.*\d)"),
+    (0, r"([^/]*\d)"),
 )
-"""Numbers of a piece, and expression for its group: the first folder, the name before row and column, the
-name or path before one number; at last the path up to a number, for several images of a place."""
+"""Numbers of a piece, and expression for its group: first folder, name before a window's bounds or row and
+column, name or path before one number; at last path or name up to a number, for several images of a place."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Groups:
         regex: for `split.group`; empty: it is given; None: names of scenes say the split.
         names: name of each group, as `split.validation` takes it; empty without `regex`.
         other: the other reading, where files do not tell.
+        torn: scenes overlap scenes of other groups.
     """
 
     of_S: NDArray[np.int64]
@@ -52,6 +58,7 @@ class Groups:
     regex: str | None = None
     names: tuple[str, ...] = ()
     other: str = ""
+    torn: bool = False
 
     @property
     def count(self) -> int:
@@ -127,11 +134,16 @@ def _is_grid(pieces: Mapping[str, tuple[int, ...]]) -> bool:
     return even and len(set(pieces.values())) == len(pieces)
 
 
-def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo], apart: float) -> Groups:
-    """Return groups of scenes that touch or overlap; of a mosaic, cells of the ground."""
+def boxes(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo]) -> tuple[Points, Points, float]:
+    """Return the lower and upper corners (N, 2) of outlines, and the size of a pixel."""
     low, high = np.min(ground, axis=1), np.max(ground, axis=1)
     sides = [max(info.size.height, info.size.width) for info in infos]
-    pixel = float(np.median((high - low).max(axis=1) / sides))
+    return low, high, float(np.median((high - low).max(axis=1) / sides))
+
+
+def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo], apart: float) -> Groups:
+    """Return groups of scenes that touch or overlap; of a mosaic cells, or strips of windows."""
+    low, high, pixel = boxes(ground, infos)
     touching = meeting(low, high, pixel)
     sizes = np.bincount(touching)
     if len(sizes) >= ENOUGH and sizes.max() <= _LARGEST * len(touching):
@@ -141,6 +153,14 @@ def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo
         return Groups(touching, how)
     overlapping = meeting(low, high, -0.9 * pixel)
     side = max(float(np.median((high - low).max(axis=1))), apart * pixel)
+    if len(low) >= _WINDOWS and np.bincount(overlapping).max() > _LARGEST * len(low):
+        along = int(np.argmax(np.ptp(low, axis=0)))
+        sides = float(np.ptp(low[:, along])) / side + 1
+        count = max(min(int(sides / 2), _STRIPS), min(int(sides), ENOUGH))
+        if count >= _LEAST:
+            edges = np.linspace(low[:, along].min(), low[:, along].max(), count + 1)[1:-1]
+            how = f"windows of a mosaic that overlap, in {count} strips"
+            return Groups(np.searchsorted(edges, low[:, along]), how, torn=True)
     centres = [((low + high) / 2)[overlapping == g].mean(axis=0) for g in range(overlapping.max() + 1)]
     cells = np.floor((centres - low.min(axis=0)) / side).astype(np.int64)
     of_S = _numbered([tuple(cell) for cell in cells[overlapping].tolist()])

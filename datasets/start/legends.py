@@ -7,7 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,16 +17,23 @@ from segmenter.base.files import read_regular
 
 from .names import split_of_words
 
-_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json")
+_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
 _MOST_BYTES, _MOST_LINES, _LONGEST_NAME = 1 << 20, 300, 60
 _CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
-_CELLS = re.compile(r"[,;\t]|[:=]\s|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{6})\s+")
+_CELLS = re.compile(r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{6})\s+")
 _IN_JSON = (
     ("name", "label", "title", "class"),
     ("id", "value", "code", "index"),
     ("color", "colour", "rgb", "hex"),
 )
 """Keys of a class in JSON: of its name, code and colour."""
+_NOWHERE = re.compile(
+    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none)",
+    re.I,
+)
+"""Names of what counts nowhere."""
+GREY = 0x010101
+"""A grey, three equal bands, divided by its code."""
 _HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
 
 
@@ -37,6 +44,11 @@ class Entry:
     name: str
     code: int | None = None
     colour: int | None = None
+
+    @property
+    def nowhere(self) -> bool:
+        """Return whether it is named as what counts nowhere."""
+        return _NOWHERE.fullmatch(self.name) is not None
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,23 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
         except (SegmenterError, UnicodeError):
             continue
         legend = legend_of(file, text, 0 if colours or split_of_words(Path(file).stem) else len(values))
+        if not colours and legend.entries and all(each.code is None for each in legend.entries):
+            legend = _coded(legend, max(values))
         named = len(legend.by_value(colours=colours).keys() & set(values))
         more = named >= most + bool(best.entries)
         if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
             best, most = legend, named
     return best
+
+
+def _coded(legend: Legend, highest: int) -> Legend:
+    """Return a list of colours as one of codes: greys by their value, others by their order."""
+    greys, entries = all(not (each.colour or 0) % GREY for each in legend.entries), legend.entries
+    if not greys and highest >= len(entries):
+        return Legend()
+    codes = [(each.colour or 0) // GREY if greys else i for i, each in enumerate(entries)]
+    coded = tuple(replace(each, code=code) for each, code in zip(entries, codes, strict=True))
+    return Legend(legend.file if greys else f"{legend.file}, codes by its order", coded)
 
 
 def legend_of(file: str, text: str, codes: int = 0) -> Legend:
@@ -90,7 +114,7 @@ def legend_of(file: str, text: str, codes: int = 0) -> Legend:
 
 def _of_line(line: str) -> Entry | None:
     """Return the entry of a line with a name and a code, three numbers of a colour, or both; else None."""
-    cells = [cell.strip(" \"'[](){}") for cell in _CELLS.split(line)]
+    cells = [cell.strip(" :\"'[](){}") for cell in _CELLS.split(line)]
     numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,5}", cell)]
     words = [cell for cell in cells if re.search(r"[^\W\d]", cell) and not _HEX.fullmatch(cell)]
     hexes = [colour for cell in cells if re.search(r"\D", cell) and (colour := _hex(cell)) is not None]
@@ -109,7 +133,12 @@ def _of_json(data: Any) -> Iterator[str]:
         for each in data:
             yield from _of_json(each)
     elif isinstance(data, dict):
-        record = [next((data[key] for key in keys if key in data), None) for keys in _IN_JSON]
+        lists = [each for each in data.values() if isinstance(each, list) and each]
+        if tables := [each for each in lists if isinstance(each[0], dict)]:  # all else is no class
+            yield from _of_json(list(chain.from_iterable(tables)))
+            return
+        lower = {key.lower(): value for key, value in data.items()}
+        record = [next((lower[key] for key in keys if key in lower), None) for keys in _IN_JSON]
         if isinstance(record[0], str) and record[1:] != [None, None]:
             yield _cells(record)
             return

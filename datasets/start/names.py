@@ -18,9 +18,9 @@ _SEPARATORS = "_-. "
 _POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
 """Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
 SPLIT_WORDS = {
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing", "holdout"), "test"),
-    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "validation"),
+    **dict.fromkeys(("test", "testing", "hold", "holdout", "ts"), "test"),
+    **dict.fromkeys(("train", "training", "tr"), "train"),
 }
 """Words in names of folders, lists and files → split."""
 USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
@@ -208,7 +208,8 @@ def _middles(text: str, way: Way) -> tuple[str, ...]:
 
 def split_of_words(name: str) -> str:
     """Return the split that a word of a name means, as in `test_data`; empty if none does, or several."""
-    splits = {SPLIT_WORDS[word] for word in _PART.findall(name.lower()) if word in SPLIT_WORDS}
+    words = _PART.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     return splits.pop() if len(splits) == 1 else ""
 
 

@@ -17,6 +17,7 @@ from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.diagnosis.limits import planned
 from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
 from segmenter.sampling.forecast import holds
+from segmenter.sampling.kinds import MOST_CLASSES
 from segmenter.training.beginning.demands import check_demands
 from segmenter.training.beginning.fine_tuning import check_encoder_weights
 
@@ -154,6 +155,10 @@ def sampling(draft: Draft) -> Iterator[Choice]:
     chosen here; beside rare-class sampling they win on CamVid, 4.1 points, and lose on Dubai, 1.9
     (docs/benchmarks_public.md, studies/planned.md).
     """
+    if (count := len(draft.dataset.classes)) > MOST_CLASSES:
+        why = f"{count} classes, of which a plan takes {MOST_CLASSES}; draws rare ones often"
+        yield Choice("sampling.method", "rare_class", why)
+        return
     yield Choice("sampling.method", "plan", "every step holds every class; each tile is used")
     yield Choice("sampling.quota", "rarity", "rare classes in more tiles than one: 3 points on Dubai")
 
@@ -297,6 +302,8 @@ def length(draft: Draft) -> Iterator[Choice]:
 def _epoch_steps(draft: Draft) -> int:
     """Return the steps of an epoch of the planned sampling, with its repeats."""
     recipe = draft.recipe
+    if recipe.sampling.method != "plan":
+        return -(-len(draft.index) // recipe.training.global_batch)
     return planned(draft.split_dataset, draft.index, recipe, recipe.training.global_batch).steps
 
 

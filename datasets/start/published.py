@@ -30,7 +30,7 @@ _CODES = {
         "0 no-data, 1 background, 2 building, 3 road, 4 water, 5 barren, 6 forest, 7 agriculture",
     ),
     "OpenEarthMap": (
-        r"\{folder\}/images/.*\{folder\}/labels/",
+        r"\{folder\w*\}/images/.*\{folder\w*\}/labels/",
         "0 unknown, 1 bareland, 2 rangeland, 3 developed space, 4 road, 5 tree, 6 water, 7 agriculture land, "
         "8 building",
     ),
@@ -53,11 +53,14 @@ _COLOURS = {
     "#ffffff barren, #000000 unknown",
     "Dubai": "#3c1098 building, #8429f6 land, #6ec1e4 road, #fedd3a vegetation, #e2a929 water, "
     "#9b9b9b unlabelled",
-    "ISPRS": ", ".join("#{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
+    "GID": "#ff0000 built-up, #00ff00 farmland, #00ffff forest, #ffff00 meadow, #0000ff water, "
+    "#000000 background",
+    "ISPRS": "#000000 unlabelled, "
+    + ", ".join("#{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
 }
 _MOST_OTHERS = 2
-"""Values of labels that a list of colours may lack, and colours of it that labels may; one fewer where all
-are pure (red, yellow, white, …), as anyone takes those."""
+"""Values of labels that a list of colours may lack, and classes of it that labels may; fewer, of both, where
+all are pure (red, yellow, white, …), as anyone takes those."""
 
 
 def published(place: Place) -> tuple[Choice, ...]:
@@ -125,14 +128,15 @@ def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> 
     lists = {title: ("", text) for title, text in _COLOURS.items()} if colours else _CODES
     for title, (marks, text) in lists.items():
         legend = legend_of(f"{title}'s list", text.replace(", ", "\n"))
-        own = legend.by_value(colours=colours).keys()
-        lacking, more = len(wanted - own), len(own - wanted)
+        own = legend.by_value(colours=colours)
+        lacking = len(wanted - own.keys())
+        more = sum(not each.nowhere for value, each in own.items() if value not in wanted)
         fits = max(lacking, more) <= _MOST_OTHERS
-        if fits if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
+        if fits if colours else 2 < len(wanted) == len(wanted & own.keys()) and re.search(marks, patterns):
             near.append((lacking, more, legend))
     near.sort(key=lambda each: each[:2])
     pure = colours and all(byte in (0, 255) for each in wanted for byte in each.to_bytes(3))
-    if near and pure and max(near[0][:2]) == _MOST_OTHERS:
+    if near and pure and sum(near[0][:2]) >= _MOST_OTHERS:
         return Legend()
-    files = [legend.file for lacking, _, legend in near if lacking == near[0][0]]  # too few colours to tell
+    files = [each[2].file for each in near if each[:2] == near[0][:2]]  # too few colours to tell
     return replace(near[0][2], file=" or ".join(files)) if near else Legend()

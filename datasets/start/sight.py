@@ -24,6 +24,8 @@ from ..files import files_under, in_hash_order, stored_names
 from ..folder import pattern_regex
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
+_QUALITY = re.compile(r"(^|/)QI_DATA/|(?<![^\W_])(SCL|B?QA|UDM2?)(?![^\W_])")
+"""Layers of a satellite's product that tell which pixels are good."""
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
@@ -172,14 +174,14 @@ def sort_files(place: Place) -> tuple[list[str], list[str], list[str]]:
 
     Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
     numbers do not count. The first one whose groups are each of one kind is used. Labels that the user named
-    are not looked at.
+    are not looked at, nor a product's layers of quality.
 
     Raises:
         DatasetError: no raster can be read.
     """
     rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in _RASTERS]
     vectors = [path for path in place.paths if is_vector(path)]
-    rest = [path for path in rasters if not place.is_named(path)]
+    rest = [path for path in rasters if not (place.is_named(path) or _QUALITY.search(path))]
     kinds = _kinds(place, rest)
     images = [path for path in rest if kinds.get(path) is False]
     if place.labels is None:

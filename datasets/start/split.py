@@ -6,9 +6,9 @@ import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -20,14 +20,15 @@ from segmenter.config.datasets import BlocksConfig, FolderSplit
 from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
 from segmenter.grid.scenes import SPLITS, Scene
+from segmenter.raster import outlines
 from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import build_index
 
 from ..blocks import BlockGrid, block_parts
-from ..files import dealt, few
-from .choice import Choice
+from ..files import dealt, few, found_in_paths
+from .choice import Choice, nested
 from .draft import Draft
-from .groups import ENOUGH, Groups
+from .groups import ENOUGH, Groups, boxes
 from .names import split_of_words
 from .sight import Place
 
@@ -37,6 +38,8 @@ VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
 """Groups from which a test is held out besides: of fewer, it would cost more than an eighth."""
+_MOST_REMARKS = 4
+"""Remarks on lists of scenes."""
 _MOST_NAMED = 60
 """Groups held out that a recipe names; more are chosen by a hash."""
 _SEEDS = 64
@@ -65,6 +68,9 @@ def split_of(draft: Draft) -> Iterator[Choice]:
     if longest_buffer(draft) < math.inf and (blocks := list(_blocks(draft))):
         yield from blocks
         return
+    held = [scene.image.relative_to(draft.dataset.root).as_posix() for scene in tested]
+    if groups.regex and {*found_in_paths(groups.regex, held)} & {None, *groups.names}:
+        groups = replace(groups, regex=None, names=())  # which the given split cuts
     if groups.count < 2 and len(draft.free) > 1:  # what touches is better divided than not at all
         groups = Groups(np.arange(len(draft.free)), "scenes touch each other; each counts as a place")
     if groups.count < 2:
@@ -125,6 +131,21 @@ def _whole(draft: Draft, groups: Groups) -> Iterator[Choice]:
         how, other = "", ""
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {_SEEDS} for the classes")
+    if groups.torn and (torn := _torn(draft, part_G[groups.of_S])):
+        left = nested(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
+        why = f"{counted(len(torn), 'scene')} overlap what is held out"
+        yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
+
+
+def _torn(draft: Draft, part_S: Ints) -> list[str]:
+    """Return the scenes that overlap one of a later part on the ground."""
+    infos = [draft.infos[scene] for scene in draft.free]
+    low, high, pixel = boxes([each for each in outlines(infos) if each is not None], infos)
+    torn = np.zeros(len(infos), bool)
+    for s in np.flatnonzero(part_S):
+        meets = (low < high[s] - 0.9 * pixel) & (high > low[s] + 0.9 * pixel)
+        torn |= meets.all(axis=1) & (part_S < part_S[s])
+    return [scene.name for scene, is_torn in zip(draft.free, torn, strict=True) if is_torn]
 
 
 def _told(counts_GK: Ints, own_G: NDArray[np.bool_], names: Sequence[str]) -> str:
@@ -205,31 +226,33 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
 
 def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
     """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
-    paths = {scene.name: scene.image.relative_to(place.root).as_posix() for scene in scenes}
-    keys = {name: {name, name.lstrip("0"), *_keys(path)} for name, path in paths.items()}
+    keys = {scene.name: {scene.name, scene.name.lstrip("0")} for scene in scenes}
+    for scene in scenes:
+        for file in filter(None, (scene.image, scene.label)):
+            keys[scene.name].update(_keys(file.relative_to(place.root).as_posix()))
     times = Counter(key for own in keys.values() for key in own)
     called = {key: name for name, own in keys.items() for key in own if times[key] == 1}
     named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
     for path in place.paths:
         with suppress(SegmenterError, UnicodeError):
             for split, listed in _lists(place, path):
-                found = [next((called[key] for key in _keys(text) if key in called), "") for text in listed]
-                if members := set(found) - {""}:
+                found = [_named(line, called) for line in listed]
+                if members := set().union(*found):
                     named[split], files[split] = named[split] | members, f"named in {path}"
-                    if lost := found.count(""):
+                    if lost := found.count(set()):
                         remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
-    words = {name: split_of_words(name) for name in paths}
+    words = {name: split_of_words(name) for name in keys}
     if not named and "train" in words.values() and "" not in words.values():
         for name, split in words.items():
             named[split], files[split] = named[split] | {name}, "by a word of their names"
-    if free := sorted(paths.keys() - set().union(*named.values())):
+    if free := sorted(keys.keys() - set().union(*named.values())):
         remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
     named["validation"] -= named["test"]
     for split in ("validation", "test"):
-        if (members := named[split]) and len(named["validation"] | named["test"]) < len(paths):
+        if (members := named[split]) and len(named["validation"] | named["test"]) < len(keys):
             if both := sorted(members & named["train"]):
                 remarks.insert(0, f"{few(both)} of them in train, too: held out")
-            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks))
+            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks[:_MOST_REMARKS]))
             yield Choice(f"dataset.split.{split}", sorted(members), why)
             remarks.clear()
 
@@ -240,12 +263,21 @@ def _keys(path: str) -> tuple[str, ...]:
     return path, PurePosixPath(path).name, PurePosixPath(path).stem
 
 
+def _named(line: str, called: Mapping[str, str]) -> set[str]:
+    """Return the scenes that a line names: as a whole, by cells or words; behind the first no numbers."""
+    for parts in ([line], re.split(r"\s*[,;\t]\s*", line), re.split(r"[\s,;]+", line)):
+        texts = [*parts[:1], *(text for text in parts[1:] if not text.isdecimal())]
+        if found := {called[key] for text in texts for key in _keys(text) if key in called}:
+            return found
+    return set()
+
+
 def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each split of a file, with the names of files that it lists."""
+    """Yield each split of a file, with the lines that name its scenes."""
     stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
     if ending in _TEXTS and (split := split_of_words(stem)):
         lines = read_regular(place.file(path)).decode("utf-8-sig").splitlines()
-        yield split, [re.split(r"[\s,;]", line.strip(), maxsplit=1)[0] for line in lines if line.strip()]
+        yield split, [line.strip() for line in lines if line.strip()]
     elif ending in _YAMLS and "split" in stem.lower():
         data = parse(read_regular(place.file(path)).decode("utf-8-sig"), path)
         for key, values in data.items() if isinstance(data, dict) else ():

@@ -21,6 +21,7 @@ from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
 from ..files import in_hash_order
 from ..leaks import in_turn, pieces
+from .legends import GREY
 from .sight import drivers_of
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40
@@ -29,8 +30,8 @@ _MOST_VALUES = 10_000
 """Values after which no further label is read: no classes have so many."""
 _PALETTE, _THUMB = 8192, 512
 """Pixels along a side at which colours of codes are looked up, and where a value lies."""
-_FRAME, _GREY = 0.02, 0x010101
-"""Share of an image's side that counts as its border; a grey, three equal bands, divided by its code."""
+_FRAME = 0.02
+"""Share of an image's side that counts as its border."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ class LabelValues:
 
     def as_codes(self) -> LabelValues:
         """Return the codes of colours that all are greys, three equal bands; others as they are."""
-        if self.encoding == "codes" or any(value % _GREY for value in self.pixels):
+        if self.encoding == "codes" or any(value % GREY for value in self.pixels):
             return self
-        codes = {value // _GREY: pixels for value, pixels in self.pixels.items()}
+        codes = {value // GREY: pixels for value, pixels in self.pixels.items()}
         return replace(self, encoding="codes", pixels=codes, why=f"{self.why}, all equal, as of codes")
 
     def share(self, value: int) -> float:
@@ -149,7 +150,7 @@ def empty_share(
         with suppress(SegmenterError):  # a finding of the check
             with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
                 shape = raster.info.size.at_most(_THUMB)
-                held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * _GREY))
+                held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * GREY))
             with open_raster(root / images[label], (1,), drivers=drivers_of(images[label])) as image:
                 light, valid = image.thinned(Window.of(image.info.size), shape)
             rows, cols = (max(1, int(_FRAME * side)) for side in held.shape)

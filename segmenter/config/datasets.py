@@ -369,7 +369,7 @@ class VectorLabels(Section):
     all_touched: bool = setting(
         False, "", "a pixel belongs to each polygon that touches it, not only to that of its centre"
     )
-    layer: str | None = setting(None, "", "of the file; default: its only one")
+    layer: str | None = setting(None, "", "default: the only one of polygons")
     crs: str | None = setting(None, "", "of files without one, as EPSG:25832")
 
     def check(self, classes: list[str]) -> None:

@@ -86,6 +86,8 @@ def test_the_median_area_of_a_class() -> None:
         ([f"{p}_r{64 * y}c{64 * x}_10m.jp2" for p in "abc" for x in range(2) for y in range(5)], 3),
         ([f"{p}_{y}_{x}.png" for p in (7, 8, 9) for x in range(3) for y in range(3)], 3),
         ([f"{p}_{p * p + y}_{x}.png" for p in (2, 5, 9) for x in range(3) for y in range(2)], 6),
+        ([f"{p}_1_{x}_{y}_{x + 8}_{y + 8}.png" for p in (2, 5, 9) for x in (0, 4, 8) for y in (0, 4)], 3),
+        ([f"im{date}/{i * i}.png" for date in (1, 2) for i in range(9)], 9),
         ([f"{i * i}_{when}.png" for i in range(9) for when in ("pre", "post")], 9),
         ([f"{i * 37 % 101}.png" for i in range(9, 40)], 31),
     ],

@@ -331,6 +331,40 @@ def test_an_existing_split_is_kept(scenes: Callable[..., Path]) -> None:
     assert not any(choice.key.startswith("dataset.") for choice in plan(dataset, "planned", gpus=()))
 
 
+def test_a_given_test_may_cut_series(scenes: Callable[..., Path]) -> None:
+    names = [f"{place}_{i:03}" for place in ("ash", "birch", "cedar", "elm", "fir") for i in range(1, 5)]
+    test = [name for name in names if name.endswith("_004")]
+    dataset = [*given(scenes(names, (64, 71)), "abc"), Choice("dataset.split.test", test, "")]
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
+    assert [scene.name for scene in loaded.of("test")] == test
+    assert len({scene.name[:3] for scene in loaded.of("validation")}) == 1
+
+
+def test_windows_that_overlap_are_held_out_in_strips_and_leak_nothing(
+    tmp_path: Path, make_geotiff: Callable[..., Path], rng: np.random.Generator
+) -> None:
+    for i, (row, col) in enumerate((row, col) for col in range(12) for row in range(3)):
+        label = (np.indices((64, 64)).sum(axis=0) // 9 + i) % 3
+        place = made.place(32 * col)
+        place["transform"] @= rasterio.Affine.translation(0, 32 * row)
+        make_geotiff(f"images/w{i}.tif", made.image(rng, size=(64, 64)), **place)
+        make_geotiff(f"labels/w{i}.tif", label.astype(np.uint8), **place)
+    dataset = [*given(tmp_path, "abc"), Choice("dataset.split.leave_out", ["w30"], "")]
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
+    assert not [each for each in check_dataset(loaded, progress=False).findings if each.kind == "leak"]
+    assert len(loaded.scenes) >= 24
+    assert "w30" not in {scene.name for scene in loaded.scenes}
+
+
+def test_more_classes_than_a_plan_takes_are_drawn(tmp_path: Path, make_geotiff: Callable[..., Path]) -> None:
+    for i in range(5):
+        label = (np.indices((96, 96)).sum(axis=0) // 2 + i).astype(np.uint8) % 70
+        make_geotiff(f"images/{i}x.tif", label, crs=None)
+        make_geotiff(f"labels/{i}x.tif", label, crs=None)
+    chosen = values(plan(given(tmp_path, [f"c{i}" for i in range(70)]), "planned", gpus=()))
+    assert chosen["sampling.method"] == "rare_class"
+
+
 def test_a_given_test_gets_validation_from_the_other_groups(scenes: Callable[..., Path]) -> None:
     root = scenes([f"{place}{i}x" for place in "abcdef" for i in range(2)], (64, 64))
     held = {"group": r"/([a-f])\dx", "test": ["b"]}

@@ -159,6 +159,11 @@ SEVERAL: dict[str, tuple[dict[str, int], str, str]] = {
         "{}/gt/e{}",
     ),
     "dates": ({"{}/post-event": 1, "{}/pre-event": 3, "{}/damage": -3}, "{}/pre-event", "{}/damage"),
+    "instances": (
+        {"im/g{}": 3, "gt/g{}_labelIds": -3, "gt/g{}_instanceIds": -7},
+        "im/g{}",
+        "gt/g{}_labelIds",
+    ),
     "numbers": (
         {"s2_a/g{}": 4, "s2_b/g{}": 4, "m/2class/g{}": -2, "m/3class/g{}": -3},
         "s2_a/g{}",
@@ -276,6 +281,26 @@ def test_of_published_lists_of_colours_the_nearest_is_taken(
 
 
 @pytest.mark.parametrize(
+    ("colours", "named", "ignored"),
+    [
+        ("000000 0000ff 00ff00 00ffff ff0000 ffff00", "background water farmland forest built-up meadow", 0),
+        ("000000 0000ff 00ff00 00ffff ff0000 ffff00 ffffff", "building tree clutter car", 1),
+    ],
+)
+def test_a_list_that_has_all_colours_comes_before_its_kin(
+    tmp_path: Path, rng: Rng, colours: str, named: str, ignored: int
+) -> None:
+    """GID's colours are ISPRS's but for white; where borders are black, ISPRS's are GID's and white."""
+    painted = {i: (each[0], each[1], each[2]) for i, each in enumerate(map(bytes.fromhex, colours.split()))}
+    for i in range(2):
+        made.save(tmp_path / f"im/{i}.png", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.png", made.painted(made.label(list(painted), shift=i), painted))
+    choices = seen(tmp_path)
+    assert {*named.split()} <= {*names_of(choices)}
+    assert len(names_of(choices)) + ignored == len(painted)
+
+
+@pytest.mark.parametrize(
     "colours", ["ff0000 00ff00 0000ff ffff00", "000000 ff0000 00ff00 0000ff ff00ff ffff00", "00ff00 ffffff"]
 )
 def test_colours_that_anyone_takes_name_no_published_list(tmp_path: Path, rng: Rng, colours: str) -> None:
@@ -323,13 +348,24 @@ def test_grey_colours_are_codes_that_are_read_as_codes(tmp_path: Path, rng: Rng,
         assert (dataset.classes.codes()[raster.ids()] == drawn[0]).all()
 
 
-def test_grey_colours_that_a_list_names_are_colours(tmp_path: Path, rng: Rng) -> None:
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("class_dict.csv", "name,r,g,b\nland,0,0,0\nroad,255,255,255\n"),
+        ("labelmap.txt", "# label:color_rgb:parts:actions\nroad:255,255,255::\nland:0,0,0::\n"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["colours", "codes"])
+def test_a_list_names_greys_as_colours_and_as_codes(
+    tmp_path: Path, rng: Rng, file: str, text: str, encoding: str
+) -> None:
     for i in range(3):
+        drawn = made.painted(made.label([0, 1], shift=i), {1: (255, 255, 255)})
         made.save(tmp_path / f"im/{i}.png", made.image(rng))
-        made.save(tmp_path / f"gt/{i}.png", made.painted(made.label([0, 1], shift=i), {1: (255, 255, 255)}))
-    (tmp_path / "class_dict.csv").write_text("name,r,g,b\nland,0,0,0\nroad,255,255,255\n")
+        made.save(tmp_path / f"gt/{i}.png", drawn if encoding == "colours" else drawn[..., 0])
+    (tmp_path / file).write_text(text)
     choices = seen(tmp_path)
-    assert (names_of(choices), choices["dataset.encoding"].value) == (["land", "road"], "colours")
+    assert (names_of(choices), choices["dataset.encoding"].value) == (["land", "road"], encoding)
 
 
 @pytest.mark.parametrize(("values", "tag"), [((0, 1), 0), ((0, 1, 2), 0), ((3, 7), 7)])
@@ -471,7 +507,8 @@ def test_polygons_of_tiles_with_few_words_have_classes(
     pytest.importorskip("pyogrio")
     words = [["wood", "water"], ["wood", "road"], ["water", "road"], ["road", "road", "wood"]]
     for i, each in enumerate(words):
-        tile(tmp_path, rng, i, [{"fid_": k, attribute: word} for k, word in enumerate(each)])
+        more = [{"a_class": len(word)} if attribute == "class" else {} for word in each]
+        tile(tmp_path, rng, i, [{"fid_": k, attribute: word, **more[k]} for k, word in enumerate(each)])
     if empty:
         tile(tmp_path, rng, len(words), [])
     choices, _, dataset = made.planned(tmp_path)

@@ -16,6 +16,7 @@ from datasets.start.legends import find_legend
 from datasets.start.look import look
 from segmenter.base.errors import DatasetError
 from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import SPLITS
 from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
 from tests.helpers.refusals import refused
@@ -25,6 +26,9 @@ QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 <qgis><pipe><rasterrenderer><colorPalette><paletteEntry value="0" color="#0a141e" label="grass"/>
 <paletteEntry value="1" color="#010203" label="tarmac road"/>
 <paletteEntry value="2" color="#0000ff" label="water"/></colorPalette></rasterrenderer></pipe></qgis>"""
+EMD = """{"ImageHeight": 256, "ExtractBands": [0, 1, 2, 3], "Classes": [
+{"Value": 0, "Name": "grass", "Color": [10, 20, 30]}, {"Value": 1, "Name": "tarmac road", "Color": [1, 2, 3]},
+{"Value": 2, "Name": "water", "Color": [0, 0, 255]}]}"""
 _ROWS = "".join(
     f"<Row><F>{i}</F><F>{name}</F></Row>" for i, name in enumerate(["grass", "tarmac road", "water"])
 )
@@ -262,6 +266,9 @@ def test_products_of_sentinel_2_with_one_map(tmp_path: Path, rng: Rng) -> None:
             where = made.place(i * side, metres)
             path = inside / f"R{metres}m/{tile}_2023_{band}_{metres}m.jp2"
             made.save(path, made.image(rng, 1, (side, side), "uint16"), **where)
+        quality = made.label(range(9), (60, 60), i).astype(np.uint8)  # layers of the product, no labels
+        for path in (f"IMG_DATA/R20m/{tile}_2023_SCL_20m.jp2", "QI_DATA/MSK_CLDPRB_20m.jp2"):
+            made.save(inside.parent / path, quality, **made.place(i * 60, 20))
     made.save(tmp_path / "map.tif", made.label([10, 20, 80], (130, 270)), **made.place(-1, 10))
     choices, _, dataset = made.planned(tmp_path)
     keys = by_key(choices)
@@ -342,6 +349,29 @@ def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> N
     assert dataset.classes.names == ["background", "building"]
 
 
+def test_of_layers_the_one_of_polygons_is_drawn_and_the_smaller_lie_above(tmp_path: Path, rng: Rng) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    made.save(tmp_path / "ortho.tif", made.image(rng), **made.place())
+    x, y = made.LEFT, made.TOP
+    corners = [(0, 30, 20), (20, 30, 20), (5, 20, 10), (25, 20, 10)]
+    areas = [shapely.box(x + a, y - b, x + a + side, y - b + side) for a, b, side in corners]
+    lines = [shapely.LineString([(x, y), (x + 20, y - 9)])]
+    options = {"driver": "GPKG", "crs": "EPSG:25833"}
+    for kind, shapes, names in (("LineString", lines, ["a"]), ("Polygon", areas, [*"aabb"])):
+        fields = [np.array(names, object)]
+        wkb = shapely.to_wkb(np.array(shapes))
+        raw.write(tmp_path / "map.gpkg", wkb, fields, ["class"], geometry_type=kind, layer=kind, **options)
+    _, _, dataset = made.planned(tmp_path)
+    with LabelRaster(dataset.scenes[0].label, dataset.classes) as label:
+        assert (label.ids() == dataset.classes.names.index("b")).sum() == 2 * 400
+
+
+def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng, values=(0, 1))
+    (tmp_path / "classes.txt").write_text("0 clear\n1 cloud\n")
+    assert made.planned(tmp_path)[2].classes.names == ["clear", "cloud"]
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -360,6 +390,9 @@ def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> N
             '{"id": 1, "name": "tarmac road"}, {"name": "water", "id": 2, "color": "#0000ff"}]}',
         ),
         ("by_code.json", '{"0": {"name": "grass"}, "1": {"name": "tarmac road"}, "2": {"name": "water"}}'),
+        ("classes.txt", "grass:0\ntarmac road:1\nwater:2\n"),
+        ("class_dict.csv", "name,r,g,b\ngrass,10,20,30\ntarmac road,1,2,3\nwater,0,0,255\n"),
+        ("model.emd", EMD),
         ("style.qml", QML),
         ("gt/s0.png.aux.xml", TABLE),
     ],
@@ -399,6 +432,26 @@ def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
         "s2": "validation",
         "s1": "test",
     }
+
+
+@pytest.mark.parametrize("line", ["x {}", "im/x {}.png 7", "sar/y{}.tif, gt/x {}.png", "x 1,x {}"])
+def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
+    tmp_path: Path, rng: Rng, line: str
+) -> None:
+    for i in range(1, 9):
+        made.save(tmp_path / f"im/x {i}.png", made.image(rng))
+        made.save(tmp_path / f"gt/x {i}.png", made.label([0, 1, 2], shift=i))
+    (tmp_path / "val.txt").write_text("\n".join(line.format(i, i) for i in (1, 3)))
+    assert {scene.name for scene in made.planned(tmp_path)[2].of("validation")} == {"x 1", "x 3"}
+
+
+@pytest.mark.parametrize("words", [("tr", "val", "ts"), ("TrainSet", "EvalSet", "HoldSet")])
+def test_folders_tell_the_split_by_many_words(tmp_path: Path, rng: Rng, words: tuple[str, ...]) -> None:
+    for word in words:
+        two_folders(tmp_path / word, rng, 2)
+    dataset = made.planned(tmp_path)[2]
+    for word, split in zip(words, SPLITS, strict=True):
+        assert {scene.split for scene in dataset.scenes if word in scene.image.parts} == {split}
 
 
 def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(

@@ -118,6 +118,10 @@ BANDS: dict[str, tuple[list[str], list[str]]] = {
         ["B03/x{}.tif", "B02/x{}.tif", "B8A/x{}.tif"],
         ["B02/{name}.tif", "B03/{name}.tif", "B8A/{name}.tif"],
     ),
+    "products and cuts": (
+        [f"{{}}x/{path}B0{band}.tif" for path in ("all_raw/S2_", "cut/") for band in (2, 3)],
+        ["{folder}x/cut/B02.tif", "{folder}x/cut/B03.tif"],
+    ),
     "optical and SAR": (["optical/x{}.tif", "sar/x{}.tif"], ["optical/{name}.tif"]),
     "change": (["A/x{}.tif", "B/x{}.tif"], ["A/{name}.tif"]),
 }

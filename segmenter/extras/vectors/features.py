@@ -190,19 +190,21 @@ class VectorFile:
             return Header((), None, 0, False)
         if self.path.suffix.lower() == ".gpkg":
             check_tables(self.path, self._layer)
-        layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
+        kinds = {str(name): str(kind) for name, kind in pyogrio.list_layers(self.path) if kind is not None}
+        layers = list(kinds)
+        areas = [name for name, kind in kinds.items() if "Polygon" in kind or kind == "Unknown"] or layers
         if not layers:
             raise DatasetError(self.path, "has no layer of polygons", remedy="is the file whole?")
-        if self._layer is None and len(layers) > 1:
+        if self._layer is None and len(areas) > 1:
             raise DatasetError(
                 self.path,
-                f"has several layers, {shortened(', '.join(layers), 200)}: name one in dataset.vector.layer",
+                f"has several layers, {shortened(', '.join(areas), 200)}: name one in dataset.vector.layer",
             )
         if self._layer is not None and self._layer not in layers:
             raise DatasetError(
                 self.path, f"has no layer {self._layer}", remedy=f"it has {', '.join(layers) or 'none'}"
             )
-        self._layer = self._layer or layers[0]
+        self._layer = self._layer or areas[0]
         info = pyogrio.read_info(self.path, layer=self._layer, force_feature_count=True)
         if info["driver"] not in _DRIVERS:
             raise DatasetError(
