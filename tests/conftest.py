@@ -46,11 +46,6 @@ hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, da
 hypothesis.settings.load_profile("gate")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first: at the end all processes of `make test` have something to do."""
-    items.sort(key=lambda item: "training" not in item.path.parts)
-
-
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
     """`shared_data("dubai")`: a folder of real imagery, or a skip that says what is missing."""
