@@ -14,6 +14,7 @@ from segmenter.base.errors import OutputError, SegmenterError, plain
 from segmenter.base.invocation import invocation, typed
 from segmenter.base.terminal import aligned, say, warn
 from segmenter.evaluation.scores import Scores, percent, title_of
+from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
 from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
@@ -88,7 +89,9 @@ def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
     except OutputError as error:
         if not path.is_dir():
             raise
-        how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
+        how = "make room, then give the same command again"
+        if checkpoints(path):
+            how = f"the checkpoints before it are whole: {how} with --resume"
         raise OutputError(f"{error} {how}") from None
     if chief:
         _describe_end(trainer)

@@ -237,7 +237,7 @@ def full_disk(training: Training, run: Path) -> None:
     lines = [line for line in training.output.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert ".npz: cannot write it: File too large; is the disk full?" in lines[0]
-    assert lines[0].endswith("make room, then go on with the same command and --resume")
+    assert lines[0].endswith("make room, then give the same command again with --resume")
     assert len([load_arrays(path) for path in checkpoints(run).values()]) in (1, 2, 3)
     assert not half_written(run)
 

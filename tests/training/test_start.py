@@ -16,7 +16,7 @@ import rasterio
 from affine import Affine
 
 from datasets import load_dataset
-from segmenter.base.errors import CheckpointError, SegmenterError
+from segmenter.base.errors import CheckpointError, OutputError, SegmenterError
 from segmenter.base.files import PIECES
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
@@ -33,6 +33,7 @@ from segmenter.runs.run import Run, load_run
 from segmenter.tiles.scene_files import FILE, PIECE_BYTES, file_digest, save_digests
 from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from segmenter.training.checks import check_same_plan
+from segmenter.training.ending import train_to_end
 from segmenter.training.prepare import Tiles, changed_data, check_run_directory, prepare_tiles
 from segmenter.training.start import CheckedTraining, check_training, open_training, resume_from
 from tests.helpers.made_runs import MACHINE, save
@@ -417,3 +418,22 @@ def test_any_byte_of_a_small_file_counts_and_of_a_large_one_a_bounded_part_is_re
 
 def read_so_far() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize(("kept", "said"), [(0, " again"), (1, " again with --resume")])
+def test_a_full_disk_is_told_with_resume_only_where_there_is_a_checkpoint(
+    tmp_path: Path, kept: int, said: str
+) -> None:
+    def train() -> None:
+        raise OutputError(tmp_path, "is full")
+
+    (tmp_path / "checkpoints").mkdir()
+    for step in range(kept):
+        (tmp_path / "checkpoints" / f"step-{step:08d}.npz").touch()
+    workers = SimpleNamespace(chief=True)
+    trainer: Any = SimpleNamespace(
+        run=SimpleNamespace(path=tmp_path), devices=SimpleNamespace(workers=workers), train=train
+    )
+    with pytest.raises(OutputError) as error:
+        train_to_end(trainer)
+    assert str(error.value).endswith(said)
