@@ -17,7 +17,7 @@ from segmenter.base.files import read_regular
 
 from .names import split_of_words
 
-_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
+_ENDINGS = (".qml", ".sld", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
 _MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
 _CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
 _CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
@@ -199,13 +199,13 @@ def _name(text: str) -> str:
 
 
 def _of_xml(text: str) -> Iterator[Entry]:
-    """Yield the entries of a QGIS style, or of GDAL's category names and attribute table."""
+    """Yield the entries of a style of QGIS or OGC, or of GDAL's category names and attribute table."""
     try:
         tree = ET.fromstring(re.sub(r"<!DOCTYPE qgis[^>\[]*>", "", text) if "<!ENTITY" not in text else "")
     except ET.ParseError:
         return
-    styled = (*tree.iter("paletteEntry"), *tree.iter("item"))
-    rows = [(x.get("value"), x.get("label"), _hex(x.get("color", ""))) for x in styled]
+    styled = (*tree.iter("paletteEntry"), *tree.iter("item"), *tree.iterfind(".//{*}ColorMapEntry"))
+    rows = [(x.get("value", x.get("quantity")), x.get("label"), _hex(x.get("color", ""))) for x in styled]
     rows += [(str(number), each.text, None) for number, each in enumerate(tree.iter("Category"))]
     for table in tree.iter("GDALRasterAttributeTable"):
         rows += _of_table(table)

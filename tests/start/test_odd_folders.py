@@ -37,6 +37,8 @@ TABLE = f"""<PAMDataset><PAMRasterBand band='1'><GDALRasterAttributeTable>
 <FieldDefn index='1'><Name>Class</Name><Type>2</Type><Usage>2</Usage></FieldDefn>
 {_ROWS}</GDALRasterAttributeTable></PAMRasterBand></PAMDataset>"""
 
+SLD = QML.replace("paletteEntry value", "ColorMapEntry quantity").replace("<qgis>", "<qgis xmlns='a:sld'>")
+
 
 def two_folders(root: Path, rng: Rng, count: int = 5, values: Any = (0, 1, 2), **options: Any) -> Path:
     """Images `im/s0.tif` … with labels `gt/s0.png` …"""
@@ -398,6 +400,7 @@ def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
         ("model.emd", EMD),
         ("style.qml", QML),
         ("gt/s0.png.aux.xml", TABLE),
+        ("style.sld", SLD),
     ],
 )
 def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file: str, text: str) -> None:
