@@ -406,7 +406,7 @@ def test_one_small_scene_cannot_be_divided(scenes: Callable[..., Path]) -> None:
         plan(given(scenes(["only"], (61, 67)), "abc"), "planned", gpus=())
 
 
-def test_tiles_of_few_labelled_pixels_train(tensorflow: ModuleType, tmp_path: Path) -> None:
+def test_tiles_of_few_labelled_pixels_train(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     for i in range(5):
         label = np.full(made.SIZE, 255, np.uint16)

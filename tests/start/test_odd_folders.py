@@ -368,6 +368,18 @@ def test_of_layers_the_one_of_polygons_is_drawn_and_the_smaller_lie_above(tmp_pa
         assert (label.ids() == dataset.classes.names.index("b")).sum() == 2 * 400
 
 
+def test_of_several_files_of_polygons_for_one_image_none_is_guessed(tmp_path: Path, rng: Rng) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    made.save(tmp_path / "ortho.tif", made.image(rng), **made.place())
+    shapes = shapely.to_wkb(np.array([shapely.box(made.LEFT, made.TOP - 9, made.LEFT + 9, made.TOP)]))
+    for name in ("trees", "roads"):
+        options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+        raw.write(tmp_path / f"{name}.gpkg", shapes, [np.array([1])], ["id"], **options)
+    with refused(DatasetError, got="roads.gpkg, trees.gpkg"):
+        look(tmp_path)
+    assert made.planned(tmp_path, tmp_path / "trees.gpkg")[0]
+
+
 def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
     two_folders(tmp_path, rng, values=(0, 1))
     (tmp_path / "classes.txt").write_text("0 clear\n1 cloud\n")
