@@ -41,7 +41,7 @@ _SOFT_VALUES, _SOFT_NEAR, _SOFT_APART, _SOFT_SHARE = 16, 16, 64, 0.9
 """Grey masks: least values (2 in JPEGs), distance to one of two so far apart, share of pixels so near."""
 _HUES = "red orange yellow green green cyan cyan blue blue purple pink red"
 
-_USUAL = re.compile(r"class|klass|categor|type|kind|label|land_?(use|cover)|name|code", re.IGNORECASE)
+_USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 """Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}

@@ -80,7 +80,7 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
     """Return patterns of images and labels.
 
     Raises:
-        DatasetError: no names pair most of the images and labels.
+        DatasetError: no names pair most of them, or several files of polygons would be of one image.
     """
     ties = pair(scenes, labels)
     for numbered, several in ((False, True), (False, False), (True, True)):
@@ -92,7 +92,16 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
         if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
             matched = pattern_regex(patterns.labels, "names").fullmatch
-            if unused := [path for path in sorted(left) if not matched(path)]:
+            unused = [path for path in sorted(left) if not matched(path)]
+            if unused and len(scenes) == 1 and is_vector(labels[0]):
+                raise DatasetError(
+                    place.root,
+                    expected="one file of polygons for one image",
+                    got=few(labels, 3),
+                    remedy="name one by --labels, or merge them with an attribute that tells the class: "
+                    "ogrmerge.py -single -src_layer_field_name class -o all.gpkg FILES",
+                )
+            if unused:
                 others[1].append(f"labels not used: {few(unused, 2)}")
             images = _with_all_endings(place, patterns.images[0], {image for image, _ in chosen})
             matched = pattern_regex(images, "names").fullmatch

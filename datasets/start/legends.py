@@ -17,10 +17,14 @@ from segmenter.base.files import read_regular
 
 from .names import split_of_words
 
-_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
-_MOST_BYTES, _MOST_LINES, _LONGEST_NAME = 1 << 20, 300, 60
+_ENDINGS = (".qml", ".sld", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
+_MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
 _CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
-_CELLS = re.compile(r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{6})\s+")
+_CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
+_WAYS = (_CELLS, rf"{_CELLS}|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{{6}})\s+")
+"""What divides the cells of a line: in tables no space beside a word, else that, too."""
+_PAIRS = re.compile(rb"(?:[\0-\x7f]|[\xa1-\xf7][\xa1-\xfe])*")
+"""Bytes of GB 2312: those of Chinese letters come in pairs, of European ones mostly alone."""
 _IN_JSON = (
     ("name", "label", "title", "class"),
     ("id", "value", "code", "index"),
@@ -63,6 +67,19 @@ class Legend:
         return {each.colour if colours else each.code: each for each in reversed(self.entries)}
 
 
+def text_of(file: Path, most: int = 1 << 24) -> str:
+    """Return a text in UTF-8, else as Windows has it, in Chinese or in a language of western Europe.
+
+    Raises:
+        SegmenterError: the file cannot be read.
+        UnicodeError: it is no text.
+    """
+    raw = read_regular(file, most)
+    with suppress(UnicodeError):
+        return raw.decode("utf-8-sig")
+    return raw.decode("gb18030" if _PAIRS.fullmatch(raw) else "cp1252")
+
+
 def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
     """Return the legend that names the most of the values, at least half, and no files; else an empty one."""
     best, most = Legend(), (len(values) + 1) // 2
@@ -71,16 +88,17 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
         if PurePosixPath(file).suffix.lower() not in _ENDINGS:
             continue
         try:
-            text = read_regular(root / file, _MOST_BYTES).decode("utf-8-sig")
+            text = text_of(root / file, _MOST_BYTES)
         except (SegmenterError, UnicodeError):
             continue
-        legend = legend_of(file, text, 0 if colours or split_of_words(Path(file).stem) else len(values))
-        if not colours and legend.entries and all(each.code is None for each in legend.entries):
-            legend = _coded(legend, max(values))
-        named = len(legend.by_value(colours=colours).keys() & set(values))
-        more = named >= most + bool(best.entries)
-        if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
-            best, most = legend, named
+        codes = 0 if colours or split_of_words(Path(file).stem) else len(values)
+        for legend in (legend_of(file, text, codes, number) for number in (0, 1)):
+            if not colours and legend.entries and all(each.code is None for each in legend.entries):
+                legend = _coded(legend, max(values))
+            named = len(legend.by_value(colours=colours).keys() & set(values))
+            more = named >= most + bool(best.entries)
+            if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
+                best, most = legend, named
     return best
 
 
@@ -94,35 +112,45 @@ def _coded(legend: Legend, highest: int) -> Legend:
     return Legend(legend.file if greys else f"{legend.file}, codes by its order", coded)
 
 
-def legend_of(file: str, text: str, codes: int = 0) -> Legend:
-    """Return the classes of a style, a table or a list.
+def legend_of(file: str, text: str, codes: int = 0, number: int = 0) -> Legend:
+    """Return the classes of a style, a table or a list; none if most names recur, as words of a table do.
+
+    Of several words of each line, those are names that differ the most.
 
     Args:
         codes: number of codes, of which names alone are those of 0, 1, …; 0: names alone tell nothing.
+        number: which of two numbers of a table's line is its code.
     """
     if text.lstrip().startswith("<"):
         return Legend(file, tuple(_of_xml(text)))
     with suppress(ValueError, RecursionError):
         text = "\n".join(_of_json(json.loads(text)))
-    lines = [line.strip() for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
-    entries = [entry for line in lines if (entry := _of_line(line)) is not None]
+    lines = [line.strip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
+    ways = [[e for line in lines if (e := _of_line(line, number, word))] for word in range(_MOST_WORDS)]
+    entries = max(ways, key=lambda own: len({each.name for each in own}))
+    if 2 * len({each.name for each in entries}) < len(entries):
+        return Legend()
     near = 0 < codes <= len(lines) <= 2 * codes + 2  # some classes may not occur
     if not entries and near and all(re.fullmatch(r"[^\W\d][^/\\.,;:]*", x) for x in lines):
         entries = [Entry(_name(line), code) for code, line in enumerate(lines)]
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 
 
-def _of_line(line: str) -> Entry | None:
+def _of_line(line: str, number: int, word: int) -> Entry | None:
     """Return the entry of a line with a name and a code, three numbers of a colour, or both; else None."""
-    cells = [cell.strip(" :\"'[](){}") for cell in _CELLS.split(line)]
-    numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,5}", cell)]
-    words = [cell for cell in cells if re.search(r"[^\W\d]", cell) and not _HEX.fullmatch(cell)]
-    hexes = [colour for cell in cells if re.search(r"\D", cell) and (colour := _hex(cell)) is not None]
-    if not words or len(numbers) == 2:
-        return None
-    colour = _rgb(numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4])
-    code, colour = numbers[0] if len(numbers) in (1, 4, 5) else None, hexes[0] if hexes else colour
-    return Entry(_name(words[0]), code, colour) if code is not None or colour is not None else None
+    quoted = re.findall(r'"[^"]*"|[^"]+', line)
+    for way in _WAYS if re.search(r"[,;\t]", line) else _WAYS[1:]:
+        texts = chain.from_iterable([each] if each[0] == '"' else re.split(way, each) for each in quoted)
+        cells = [each.strip(" :\"'[]{}" + "()" * (each.count("(") != each.count(")"))) for each in texts]
+        numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,5}", cell)]
+        numbers = numbers[number:][:1] if len(numbers) == 2 and way == _CELLS else numbers
+        words = [cell for cell in cells if re.search(r"[^\W\d]", cell) and not _HEX.fullmatch(cell)]
+        hexes = [colour for cell in cells if re.search(r"\D", cell) and (colour := _hex(cell)) is not None]
+        colour = _rgb(numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4])
+        code, colour = numbers[0] if len(numbers) in (1, 4, 5) else None, hexes[0] if hexes else colour
+        if words and (code is not None or colour is not None):
+            return Entry(_name(words[min(word, len(words) - 1)]), code, colour)
+    return None
 
 
 def _of_json(data: Any) -> Iterator[str]:
@@ -171,13 +199,13 @@ def _name(text: str) -> str:
 
 
 def _of_xml(text: str) -> Iterator[Entry]:
-    """Yield the entries of a QGIS style, or of GDAL's category names and attribute table."""
+    """Yield the entries of a style of QGIS or OGC, or of GDAL's category names and attribute table."""
     try:
         tree = ET.fromstring(re.sub(r"<!DOCTYPE qgis[^>\[]*>", "", text) if "<!ENTITY" not in text else "")
     except ET.ParseError:
         return
-    styled = (*tree.iter("paletteEntry"), *tree.iter("item"))
-    rows = [(x.get("value"), x.get("label"), _hex(x.get("color", ""))) for x in styled]
+    styled = (*tree.iter("paletteEntry"), *tree.iter("item"), *tree.iterfind(".//{*}ColorMapEntry"))
+    rows = [(x.get("value", x.get("quantity")), x.get("label"), _hex(x.get("color", ""))) for x in styled]
     rows += [(str(number), each.text, None) for number, each in enumerate(tree.iter("Category"))]
     for table in tree.iter("GDALRasterAttributeTable"):
         rows += _of_table(table)

@@ -224,9 +224,11 @@ def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Iter
     values = count_values(place.root, infos)
     colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
     tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
-    if tag is not None and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):  # as a class may be
+    files = sorted(place.stored.values())
+    legend = find_legend(place.root, files, list(values.pixels), colours=colours)
+    told = not legend.entries or tag in legend.by_value(colours=False)
+    if told and tag is not None and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):  # as a class
         values = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
-    legend = find_legend(place.root, sorted(place.stored.values()), list(values.pixels), colours=colours)
     if not legend.entries:
         legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
     if not legend.entries and all(info.count > 2 for info in infos.values()):

@@ -15,7 +15,9 @@ from segmenter.base.errors import DatasetError, WeightsError, counted
 from segmenter.base.files import gibibytes
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.diagnosis.limits import planned
+from segmenter.grid.labels import IGNORE
 from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
+from segmenter.pages.parts import percent
 from segmenter.sampling.forecast import holds
 from segmenter.sampling.kinds import MOST_CLASSES
 from segmenter.training.beginning.demands import check_demands
@@ -146,6 +148,11 @@ def tiles(draft: Draft) -> Iterator[Choice]:
     if median < side:
         side, why = max(2 * stride, median // stride * stride), f"scenes are {median} pixels high or wide"
     yield Choice("tiles.size", side, why)
+    labelled = float(np.mean([np.mean(sample.coarse != IGNORE) for sample in draft.samples]))
+    if labelled < draft.recipe.tiles.min_labelled:
+        yield Choice(
+            "tiles.min_labelled", 1e-5, f"{percent(labelled)} of the pixels are labelled, as by points"
+        )
 
 
 def sampling(draft: Draft) -> Iterator[Choice]:

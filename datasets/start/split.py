@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError, counted
-from segmenter.base.files import composed, read_regular
+from segmenter.base.files import composed
 from segmenter.config.datasets import BlocksConfig, FolderSplit
 from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
@@ -29,11 +30,13 @@ from ..files import dealt, few, found_in_paths
 from .choice import Choice, nested
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
-from .names import split_of_words
+from .legends import text_of
+from .names import SPLIT_WORDS, split_of_words
 from .sight import Place
 
-_TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")
-"""Endings of lists of scenes, as train.txt or val_list.txt, or of one file with these keys."""
+_TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json")
+"""Endings of lists of scenes, as train.txt or val_list.txt, or of tables with a column of these words; and of
+files with such keys."""
 VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
@@ -234,7 +237,7 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
     called = {key: name for name, own in keys.items() for key in own if times[key] == 1}
     named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
     for path in place.paths:
-        with suppress(SegmenterError, UnicodeError):
+        with suppress(SegmenterError, ValueError, RecursionError):  # of no text, or none in JSON
             for split, listed in _lists(place, path):
                 found = [_named(line, called) for line in listed]
                 if members := set().union(*found):
@@ -258,9 +261,9 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
 
 
 def _keys(path: str) -> tuple[str, ...]:
-    """Return the texts by which a list may name a file: the path, its name, and that without ending."""
-    path = composed(path)
-    return path, PurePosixPath(path).name, PurePosixPath(path).stem
+    """Return the texts by which a list may name a file: its path, ends of it, and its name without ending."""
+    parts = composed(path).replace("\\", "/").split("/")
+    return *("/".join(parts[i:]) for i in range(len(parts))), PurePosixPath(parts[-1]).stem
 
 
 def _named(line: str, called: Mapping[str, str]) -> set[str]:
@@ -275,12 +278,21 @@ def _named(line: str, called: Mapping[str, str]) -> set[str]:
 def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each split of a file, with the lines that name its scenes."""
     stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
-    if ending in _TEXTS and (split := split_of_words(stem)):
-        lines = read_regular(place.file(path)).decode("utf-8-sig").splitlines()
-        yield split, [line.strip() for line in lines if line.strip()]
-    elif ending in _YAMLS and "split" in stem.lower():
-        data = parse(read_regular(place.file(path)).decode("utf-8-sig"), path)
-        for key, values in data.items() if isinstance(data, dict) else ():
+    if ending in _TEXTS:
+        text = text_of(place.file(path)).replace('"', "")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if split := split_of_words(stem):
+            yield split, lines
+            return
+        for column in zip(*(re.split(r"[,;\t]", line) for line in lines[1:]), strict=False):
+            splits = [SPLIT_WORDS.get(cell.strip().lower(), "") for cell in column]
+            if "train" in splits and "" not in splits:
+                for split in dict.fromkeys(splits):
+                    yield split, [line for line, own in zip(lines[1:], splits, strict=True) if own == split]
+    elif ending in _TREES and (split_of_words(stem) or "split" in stem.lower()):
+        text = text_of(place.file(path))
+        data = json.loads(text) if ending == ".json" else parse(text, path)
+        for key, values in data.items() if isinstance(data, dict) else [(stem, data)]:
             if isinstance(values, list) and (split := split_of_words(str(key))):
                 yield split, list(map(str, values))
 

@@ -17,6 +17,7 @@ from datasets.commands.start import main
 from datasets.commands.train import main as train_main
 from datasets.published import POTSDAM_TEST
 from datasets.start.choice import Choice, nested, recipe_text
+from datasets.start.look import look
 from datasets.start.plan import plan
 from datasets.synthetic.make import make_naic2020, make_potsdam
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
@@ -403,6 +404,18 @@ def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(scenes: 
 def test_one_small_scene_cannot_be_divided(scenes: Callable[..., Path]) -> None:
     with pytest.raises(DatasetError, match=r"too small"):
         plan(given(scenes(["only"], (61, 67)), "abc"), "planned", gpus=())
+
+
+def test_tiles_of_few_labelled_pixels_train(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    for i in range(5):
+        label = np.full(made.SIZE, 255, np.uint16)
+        label[::17, ::19] = made.label([0, 1, 2], shift=i)[::17, ::19]
+        made.save(tmp_path / f"im/{i}.png", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.png", label)
+    dataset = look(tmp_path)
+    recipe = recipe_of(dataset, plan(dataset, "planned", gpus=()))
+    assert recipe.tiles.min_labelled * recipe.tiles.size**2 < 1
 
 
 def test_turns_and_hue_only_where_they_make_sense(scenes: Callable[..., Path]) -> None:

@@ -320,6 +320,7 @@ def test_colours_that_anyone_takes_name_no_published_list(tmp_path: Path, rng: R
         ("tiles.txt", ["s1", "s2", "s3", "t4"], 0),
         ("split.csv", [",file,train", "0,s1_a.png,False", "1,s2_b.png,True", "2,s3_c.png,True"], 0),
         ("authors.txt", [f"name{i}" for i in range(20)], 0),
+        ("tiles.csv", ["tile;state;ha", *(f"{i:05};checked;0,{i}" for i in range(9))], 0),
         ("classes.txt", ["grass", "road", "water", "sea"], 3),
         ("class_dict_test.csv", ["name,value", "grass,0", "road,1", "water,2"], 3),
     ],
@@ -381,6 +382,11 @@ def test_a_nodata_tag_where_images_have_data_is_a_class(
     by_key = {choice.key: choice for choice in choices}
     assert by_key["dataset.label_nodata"].value == "class"
     assert [each.code for each in dataset.classes.classes] == list(values)
+    if len(named := set(values) - {tag}) > 1:  # a list that knows the others tells more
+        (tmp_path / "classes.txt").write_text("".join(f"{value},wood {value}\n" for value in named))
+        choices, _, dataset = made.planned(tmp_path)
+        assert "ignore" in {choice.value for choice in choices if choice.key == "dataset.label_nodata"}
+        assert {each.code for each in dataset.classes.classes} == named
 
 
 def test_labels_of_one_class_are_refused(tmp_path: Path, rng: Rng) -> None:

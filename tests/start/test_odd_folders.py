@@ -37,6 +37,8 @@ TABLE = f"""<PAMDataset><PAMRasterBand band='1'><GDALRasterAttributeTable>
 <FieldDefn index='1'><Name>Class</Name><Type>2</Type><Usage>2</Usage></FieldDefn>
 {_ROWS}</GDALRasterAttributeTable></PAMRasterBand></PAMDataset>"""
 
+SLD = QML.replace("paletteEntry value", "ColorMapEntry quantity").replace("<qgis>", "<qgis xmlns='a:sld'>")
+
 
 def two_folders(root: Path, rng: Rng, count: int = 5, values: Any = (0, 1, 2), **options: Any) -> Path:
     """Images `im/s0.tif` … with labels `gt/s0.png` …"""
@@ -366,6 +368,18 @@ def test_of_layers_the_one_of_polygons_is_drawn_and_the_smaller_lie_above(tmp_pa
         assert (label.ids() == dataset.classes.names.index("b")).sum() == 2 * 400
 
 
+def test_of_several_files_of_polygons_for_one_image_none_is_guessed(tmp_path: Path, rng: Rng) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    made.save(tmp_path / "ortho.tif", made.image(rng), **made.place())
+    shapes = shapely.to_wkb(np.array([shapely.box(made.LEFT, made.TOP - 9, made.LEFT + 9, made.TOP)]))
+    for name in ("trees", "roads"):
+        options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+        raw.write(tmp_path / f"{name}.gpkg", shapes, [np.array([1])], ["id"], **options)
+    with refused(DatasetError, got="roads.gpkg, trees.gpkg"):
+        look(tmp_path)
+    assert made.planned(tmp_path, tmp_path / "trees.gpkg")[0]
+
+
 def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
     two_folders(tmp_path, rng, values=(0, 1))
     (tmp_path / "classes.txt").write_text("0 clear\n1 cloud\n")
@@ -391,10 +405,14 @@ def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
         ),
         ("by_code.json", '{"0": {"name": "grass"}, "1": {"name": "tarmac road"}, "2": {"name": "water"}}'),
         ("classes.txt", "grass:0\ntarmac road:1\nwater:2\n"),
+        ("crops.csv", 'name;code;parcels\n"grass";0;901\ntarmac road;1;2\nwater;2;12\n'),
+        ("clc.csv", "grid,clc,level1,level3\n0,111,land,grass\n1,112,land,tarmac road\n2,512,sea,water\n"),
+        ("clc.csv", "clc,grid,level1,level3\n111,0,land,grass\n112,1,land,tarmac road\n512,2,sea,water\n"),
         ("class_dict.csv", "name,r,g,b\ngrass,10,20,30\ntarmac road,1,2,3\nwater,0,0,255\n"),
         ("model.emd", EMD),
         ("style.qml", QML),
         ("gt/s0.png.aux.xml", TABLE),
+        ("style.sld", SLD),
     ],
 )
 def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file: str, text: str) -> None:
@@ -405,6 +423,17 @@ def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file
     assert file in by_key(choices)["dataset.classes"].reason
     if file.endswith((".clr", ".qml")) or "r,g,b" in text or "255]" in text or "#" in text:
         assert dataset.classes.classes[2].colour == (0, 0, 255)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "gb18030"])
+def test_lists_are_read_as_windows_writes_them(tmp_path: Path, rng: Rng, encoding: str) -> None:
+    names = (
+        ["Grünland 2", "Straße, Weg", "Gehölz (Süd)"] if encoding != "gb18030" else ["耕地 2", "草地", "水"]
+    )
+    two_folders(tmp_path, rng)
+    text = "\n".join(f'{code};"{name}"' for code, name in enumerate(names))
+    (tmp_path / "Legende.csv").write_bytes(text.encode(encoding))
+    assert made.planned(tmp_path)[2].classes.names == names
 
 
 @given(
@@ -443,6 +472,29 @@ def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
         made.save(tmp_path / f"gt/x {i}.png", made.label([0, 1, 2], shift=i))
     (tmp_path / "val.txt").write_text("\n".join(line.format(i, i) for i in (1, 3)))
     assert {scene.name for scene in made.planned(tmp_path)[2].of("validation")} == {"x 1", "x 3"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("metadata.csv", "id,split,image\n0,train,s0/image.tif\n1,Valid,s1/image.tif\n2,train,s2/image.tif"),
+        ("tiles.csv", '"tile";"set"\n"s0";"train"\n"s1";"val"\n"s2";"train"'),
+        ("splits.json", '{"train": ["s0/image.tif", "s2/image.tif"], "val": ["s1/image.tif"]}'),
+        ("val.json", '["s1/label.tif"]'),
+        ("val.csv", "image,label\n/home/me/d/s1/image.tif,/home/me/d/s1/label.tif"),
+        ("val.txt", "D:\\d\\s1\\image.tif"),
+    ],
+)
+def test_lists_have_columns_keys_and_paths_of_another_machine(
+    tmp_path: Path, rng: Rng, file: str, text: str
+) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"s{i}/image.tif", made.image(rng))
+        made.save(tmp_path / f"s{i}/label.tif", made.label([0, 1, 2], shift=i))
+    (tmp_path / file).write_text(text)
+    choices, _, dataset = made.planned(tmp_path)
+    assert {scene.name for scene in dataset.of("validation")} == {"s1"}
+    assert file in by_key(choices)["dataset.split.validation"].reason
 
 
 @pytest.mark.parametrize("words", [("tr", "val", "ts"), ("TrainSet", "EvalSet", "HoldSet")])
