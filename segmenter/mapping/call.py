@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.base.terminal import say, warn
 from segmenter.grid.geometry import Size
 from segmenter.grid.windows import round_up
@@ -91,7 +91,14 @@ class ThisProcess:
         """Load the model; see `Windows`."""
         from segmenter.inference.loading import load_predictor, overlooked_gpus
 
+        model = call.model
         predict = load_predictor(call.run, call.wanted(jobs), call.request.tta, call.precision)
+        if call.run.checksum() != model:
+            raise CheckpointError(
+                call.run.path,
+                "a training has replaced its weights since this call began",
+                remedy="the same call again takes the new ones",
+            )
         if line := overlooked_gpus():
             warn(line)
         return functools.partial(classify_all, tiling=tiling, predict=predict)
@@ -161,7 +168,7 @@ def settled_tiling(call: Call, jobs: Sequence[MapJob]) -> Tiling:
     """Return the tiling of an earlier equal call, else `tiling_for`; record it in the journal."""
     what: dict[str, Any] = {name: getattr(call.request, name) for name in _CHOSEN}
     what |= {
-        "run": call.run.checksum(),
+        "run": call.model,
         "wanted": str(call.wanted(jobs)),
         "sizes": sorted(f"{job.seen} {job.info.dtype}" for job in jobs),
         **({"grid": str(call.style.wanted)} if any(job.grid is not None for job in jobs) else {}),
@@ -219,7 +226,7 @@ def settled_precision(call: Call) -> tuple[str, ...]:
     plain = (_PLAIN,) * len(trained)
     if trained == plain:
         return plain
-    what = {"precision of": run.checksum()}
+    what = {"precision of": call.model}
     noted = None if call.request.redo else call.journal.settings(what)
     before = None if noted is None else tuple(map(str, noted.get("precision", ())))
     on_gpu = chosen == trained
@@ -312,6 +319,11 @@ class Call:
     def journal(self) -> Journal:
         """Journal of the output folder."""
         return Journal(self.request.output)
+
+    @cached_property
+    def model(self) -> str:
+        """Checksum of the run at first use: the one of the maps, whatever a training does meanwhile."""
+        return self.run.checksum()
 
     @cached_property
     def precision(self) -> tuple[str, ...]:

@@ -230,7 +230,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     by_scale = _by_scale(scenes, scoring)
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
-    more = {MODEL: scoring.call.run.checksum(), "per_scene": per_scene, **gsd_facts(by_scale)}
+    more = {MODEL: scoring.call.model, "per_scene": per_scene, **gsd_facts(by_scale)}
     scores.write(score_file, more)
     save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []

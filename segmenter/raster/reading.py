@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import BandsError, RasterError
+from segmenter.base.errors import BandsError, RasterError, failing
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
@@ -391,7 +391,8 @@ def check_types(info: RasterInfo, dataset: Any) -> None:
 
 def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) -> None:
     """Refuse a raster that declares more than its file can contain, or too large blocks; as `open_raster`."""
-    file_bytes = info.path.stat().st_size
+    with failing(RasterError, info.path, "cannot read it"):
+        file_bytes = info.path.stat().st_size
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
     if info.size.pixels > limit:
         raise RasterError(

@@ -12,8 +12,9 @@ import shapely
 from numpy.typing import NDArray
 from rasterio.features import rasterize
 
+from segmenter.base.files import FileLock
 from segmenter.extras.vectors.mapped import PolygonFile
-from tests.helpers.maps import Call, Make
+from tests.helpers.maps import Call, Make, at_batch
 from tests.helpers.maps import ids as read
 from tests.helpers.s3_server import Store
 
@@ -107,6 +108,21 @@ def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
     assert call("in", "--vectors", "areas.parquet") == 2
     assert "areas.parquet: exists already" in capfd.readouterr().err
     assert Path("areas.parquet").read_bytes() == b"mine"
+
+
+def test_of_two_calls_with_one_file_the_second_leaves_it(call: Call) -> None:
+    """The other may write it while maps are made, or at the same time."""
+    areas = Path("areas.gpkg")
+    asked = ("in", "--vectors", areas)
+    assert call(*asked, predictor=at_batch(1, lambda: areas.write_bytes(b"theirs"))) == 1
+    assert areas.read_bytes() == b"theirs"
+    areas.unlink()
+    other = FileLock(Path(".areas.gpkg.lock"))
+    other.take()
+    assert call(*asked) == 1
+    assert not areas.exists()
+    other.give_back()
+    assert call(*asked) == 0
 
 
 def test_what_cannot_be_is_refused_before_maps_are_made(

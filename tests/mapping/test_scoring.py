@@ -18,7 +18,7 @@ from datasets.commands.predict import parse
 from segmenter.api.results import MapScores
 from segmenter.base.errors import RasterError
 from segmenter.config.datasets import FolderConfig
-from segmenter.evaluation.scores import Protocol
+from segmenter.evaluation.scores import MODEL, Protocol
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
@@ -26,7 +26,7 @@ from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
-from tests.helpers.maps import Call, Make, expected, ids, pixels
+from tests.helpers.maps import Call, Make, at_batch, expected, ids, pixels
 from tests.helpers.refusals import refused
 
 
@@ -471,3 +471,23 @@ def test_a_label_of_several_images(
     assert error.count("\n") == 1
     assert not Path("maps").exists()
     assert call("st/b/x.tif", "--labels", "st/a_lab/{stem}.tif") == 0  # said for this one
+
+
+def test_maps_and_scores_are_of_one_model_while_a_training_replaces_it(
+    make_geotiff: Make, call: Call, rng: Any
+) -> None:
+    image = pixels(rng, 80, 90, 3)
+    make_geotiff("in/a.tif", image)
+    write_raster(Path("truth/a.png"), expected(image), RasterSpec(driver="PNG"))
+    asked = ("in", "--labels", "truth/{scene}.png")
+    models = ["first"]
+
+    def replaced_at_loading(wanted: Any = None, **_: Any) -> Any:
+        models.append("second")
+        return at_batch(0, lambda: None)(wanted)
+
+    changing = {"checksum": lambda: models[-1]}
+    assert call(*asked, predictor=replaced_at_loading, **changing) == 2
+    assert not Path("maps").exists()
+    assert call(*asked, predictor=at_batch(1, lambda: models.append("third")), **changing) == 0
+    assert scores_of()[MODEL] == "second"

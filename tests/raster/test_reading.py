@@ -23,6 +23,7 @@ from segmenter.raster import (
     write_raster,
 )
 from segmenter.raster.mosaic import Mosaic
+from segmenter.raster.reading import check_size
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 from tests.helpers.made_rasters import PLACE, written
 from tests.helpers.refusals import refused
@@ -371,3 +372,12 @@ def test_a_mosaic_knows_of_all_its_files(tmp_path: Path) -> None:
         for window in (Window(200, 680, 40, 40), Window(-9, 680, 600, 40), Window(90, 1000, 40, 70)):
             empty = window.row != 90 and window.height < 600
             assert view.empty(window) == empty == (not view.read(window)[1].any())
+
+
+def test_a_file_that_goes_while_it_is_opened_is_refused(make_geotiff: Callable[..., Path]) -> None:
+    path = make_geotiff("gone.tif", np.zeros((5, 7, 3), np.uint8))
+    info = raster_info(path)
+    with rasterio.open(path) as dataset:
+        path.unlink()
+        with refused(RasterError, where="gone.tif"):
+            check_size(info, dataset)

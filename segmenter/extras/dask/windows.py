@@ -356,7 +356,7 @@ class ClusterWindows:
         request, run, wanted = call.request, call.run, call.wanted(jobs)
         paths = tuple(path.absolute() for path in request.runs)
         mosaic = jobs[0].mosaic and jobs[0].mosaic.absolute()
-        work = StripWork(paths, run.checksum(), wanted, request.tta, call.precision, tiling, mosaic)
+        work = StripWork(paths, call.model, wanted, request.tta, call.precision, tiling, mosaic)
         total = sum(job.part.size.pixels for job in jobs)
         pixels = strip_pixels(total, self._count, wanted.pixel_bytes(len(run.classes)))
 

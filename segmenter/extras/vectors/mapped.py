@@ -124,6 +124,7 @@ class PolygonFile(Finisher):
             return []
         try:
             journal = self._journal(call)
+            self._check_file(journal)  # another process may have written it since the call began
             made_of = digest({**self._settings, "maps": [_facts(journal, job) for job in jobs]})
             noted = self._noted(journal) if self._path.exists() else None
             if noted is not None and noted["file"] is not None and noted["made_of"] == made_of:

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from segmenter.base.errors import OutputError, SegmenterError, failing
-from segmenter.base.files import folder_aside, sync
+from segmenter.base.files import check_writable, folder_aside, sync
 from segmenter.extras.vectors.library import pyogrio
+from segmenter.mapping.folder.state import OutputLocks
 
 ENDINGS = (".gpkg", ".parquet")
 _CODEC = "zstd"
@@ -50,12 +51,11 @@ def check_name(path: Path) -> None:
     """Refuse a path that cannot be written.
 
     Raises:
-        SegmenterError: the ending is wrong, or the folder is missing.
+        SegmenterError: the ending is wrong, or the folder is missing or not writable.
     """
     if path.suffix not in ENDINGS:
         raise SegmenterError(path, expected="a name that ends in .gpkg or .parquet", got=f"{path.suffix!r}")
-    if not path.parent.is_dir():
-        raise SegmenterError(path, f"there is no folder {path.parent}", remedy="make it first")
+    check_writable(path)
 
 
 @contextlib.contextmanager
@@ -66,7 +66,8 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
         crs: CRS of all polygons, as a rasterio CRS; or None.
 
     Raises:
-        SegmenterError: the ending is wrong, or the folder is not writable (OutputError: the file is not).
+        SegmenterError: the ending is wrong, the folder is not writable (OutputError: the file is not), or
+            another process is writing the file.
     """
     check_name(path)
     write = _geopackage if path.suffix == ".gpkg" else _geoparquet
@@ -79,13 +80,19 @@ def file_aside(path: Path) -> Iterator[Path]:
     """Yield a path to write to; rename the file at the end, or remove it after an error.
 
     Raises:
-        SegmenterError: the folder is not writable (OutputError: the file is not).
+        SegmenterError: the folder is not writable (OutputError: the file is not), or another process writes
+            the file.
     """
+    locks = OutputLocks([path])
     with failing(OutputError, path, "cannot write it", "is the disk full?"), folder_aside(path) as folder:
-        aside = folder / path.name
-        yield aside
-        sync(aside)
-        aside.replace(path)
+        locks.take()
+        try:
+            aside = folder / path.name
+            yield aside
+            sync(aside)
+            aside.replace(path)
+        finally:
+            locks.give_back()
 
 
 @contextlib.contextmanager

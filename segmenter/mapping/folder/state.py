@@ -101,7 +101,7 @@ class FolderState:
         folder = call.request.output
         self._call, self._store, self._redo = call, call.store, call.request.redo
         self.journal, self._folder, self._options = call.journal, folder, options
-        self._run = {"name": call.run.recipe.name, "model": call.run.checksum()}
+        self._run = {"name": call.run.recipe.name, "model": call.model}
         self._locks_missing_said = False
         self.removed: list[Path] = []
         self._entries: dict[int, Entry] = {}

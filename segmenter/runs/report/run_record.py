@@ -198,7 +198,7 @@ class Story:
             return f"finished, {epochs} epoch{'s' * (epochs != 1)}"
         if at.ended_early(self.run.recipe.training):
             return f"ended early, after {at.epoch} of {epochs} epochs"
-        return f"stopped after step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
+        return f"stands at step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
 
 
 def read_story(path: Path, maps: Path | None = None) -> Story:
