@@ -356,7 +356,8 @@ class Cluster:
 
     def start(self, role: str, index: int = 0, *arguments: str) -> None:
         more = [] if role == "chief" else ["--role", role, "--index", str(index)]
-        environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+        ours = ("TF_ENABLE_ONEDNN_OPTS", "TF_CPP_MIN_LOG_LEVEL")  # the suite's; of lost peers gRPC says much
+        environment = {k: v for k, v in os.environ.items() if k not in ours}
         with self._file(role, index).open("ab") as file:
             self.members[role, index] = subprocess.Popen(
                 [*self._command, *more, *arguments],
