@@ -19,10 +19,10 @@ from .names import split_of_words
 
 _ENDINGS = (".qml", ".sld", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
 _MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
-_CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
+_CODE, _LETTER = re.compile(r"(\d{1,5})(?:\.0*)?"), re.compile(r"[^\W\d]")
 _CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
 _WAYS = (_CELLS, rf"{_CELLS}|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{{6}})\s+")
-"""What divides the cells of a line: in tables no space beside a word, else that, too."""
+"""Dividers of the cells of a line: in tables no space beside a word, else that, too."""
 _PAIRS = re.compile(rb"(?:[\0-\x7f]|[\xa1-\xf7][\xa1-\xfe])*")
 """Bytes of GB 2312: those of Chinese letters come in pairs, of European ones mostly alone."""
 _IN_JSON = (
@@ -126,7 +126,12 @@ def legend_of(file: str, text: str, codes: int = 0, number: int = 0) -> Legend:
     with suppress(ValueError, RecursionError):
         text = "\n".join(_of_json(json.loads(text)))
     lines = [line.strip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
-    ways = [[e for line in lines if (e := _of_line(line, number, word))] for word in range(_MOST_WORDS)]
+    rows = [row for line in lines if (row := _of_line(line, number))]
+    most = max((len(words) for words, *_ in rows), default=1)
+    ways = [
+        [Entry(_name(words[min(word, len(words) - 1)]), *of) for words, *of in rows]
+        for word in range(min(most, _MOST_WORDS))
+    ]
     entries = max(ways, key=lambda own: len({each.name for each in own}))
     if 2 * len({each.name for each in entries}) < len(entries):
         return Legend()
@@ -136,20 +141,22 @@ def legend_of(file: str, text: str, codes: int = 0, number: int = 0) -> Legend:
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 
 
-def _of_line(line: str, number: int, word: int) -> Entry | None:
-    """Return the entry of a line with a name and a code, three numbers of a colour, or both; else None."""
+def _of_line(line: str, number: int) -> tuple[list[str], int | None, int | None] | None:
+    """Return the words, code and colour of a line with words and a code, a colour, or both; else None."""
+    if not _LETTER.search(line):
+        return None
     quoted = re.findall(r'"[^"]*"|[^"]+', line)
     for way in _WAYS if re.search(r"[,;\t]", line) else _WAYS[1:]:
         texts = chain.from_iterable([each] if each[0] == '"' else re.split(way, each) for each in quoted)
         cells = [each.strip(" :\"'[]{}" + "()" * (each.count("(") != each.count(")"))) for each in texts]
         numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,5}", cell)]
         numbers = numbers[number:][:1] if len(numbers) == 2 and way == _CELLS else numbers
-        words = [cell for cell in cells if re.search(r"[^\W\d]", cell) and not _HEX.fullmatch(cell)]
+        words = [cell for cell in cells if _LETTER.search(cell) and not _HEX.fullmatch(cell)]
         hexes = [colour for cell in cells if re.search(r"\D", cell) and (colour := _hex(cell)) is not None]
         colour = _rgb(numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4])
         code, colour = numbers[0] if len(numbers) in (1, 4, 5) else None, hexes[0] if hexes else colour
         if words and (code is not None or colour is not None):
-            return Entry(_name(words[min(word, len(words) - 1)]), code, colour)
+            return words, code, colour
     return None
 
 

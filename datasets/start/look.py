@@ -227,7 +227,8 @@ def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Iter
     files = sorted(place.stored.values())
     legend = find_legend(place.root, files, list(values.pixels), colours=colours)
     told = not legend.entries or tag in legend.by_value(colours=False)
-    if told and tag is not None and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):  # as a class
+    # The tag may be the code of a class; a list that names the others and not the tag says that it is none.
+    if tag is not None and told and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):
         values = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
     if not legend.entries:
         legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
