@@ -20,6 +20,12 @@ from tests.helpers.made_rasters import written
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def users_environment(**more: str) -> dict[str, str]:
+    """Environment of a process that a user starts: without what the suite sets for its own TensorFlow."""
+    ours = ("TF_ENABLE_ONEDNN_OPTS", "TF_CPP_MIN_LOG_LEVEL")
+    return {key: value for key, value in os.environ.items() if key not in ours} | more
+
+
 def train(recipe: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return script("train.py", str(recipe), *arguments, check=check)
 
@@ -27,8 +33,7 @@ def train(recipe: Path, *arguments: str, check: bool = True) -> subprocess.Compl
 def script(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a script as users do; what it said."""
     command = [sys.executable, *words]
-    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True)
     if check:
         assert result.returncode == 0, result.stderr
     return result

@@ -1,6 +1,5 @@
 """Processes that train together on this machine, ended in every case."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.made_training import ROOT, users_environment
 
 
 def free_ports(count: int) -> list[int]:
@@ -40,7 +39,7 @@ def ended_with(
     commands: list[list[str]], output: int | None = subprocess.PIPE, **more: str
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """Commands side by side, what they say as text; killed with the context in every case."""
-    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"} | more
+    environment = users_environment(**more)
     where: dict[str, Any] = {"stdout": output, "stderr": output and subprocess.STDOUT}
     with ExitStack() as stack:
         running = []

@@ -20,7 +20,7 @@ import pytest
 
 from segmenter.runs.checkpoints import checkpoints, load_arrays
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
-from tests.helpers.made_training import ROOT, made, records, train, weights
+from tests.helpers.made_training import ROOT, made, records, train, users_environment, weights
 
 EVERYTHING = [
     *("--set", "training.precision=mixed_float16", "--set", "training.ema=0.9"),
@@ -61,9 +61,7 @@ class Training:
     def __init__(self, recipe: Path, run: Path, *arguments: str, hanging: str = "") -> None:
         script = ["-c", textwrap.dedent(HANGING), hanging] if hanging else []
         command = [sys.executable, *script, "train.py", str(recipe), "--run", str(run), *arguments]
-        environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
-        environment["PYTHONUNBUFFERED"] = "1"
-        environment["PYTHONPATH"] = str(ROOT)
+        environment = users_environment(PYTHONUNBUFFERED="1", PYTHONPATH=str(ROOT))
         self._run, self._file = run, run.parent / "output.txt"
         self._before = stamps(run)
         with self._file.open("w") as file:

@@ -22,7 +22,7 @@ from datasets.commands.gpu.laboratory import BATCH
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.extras.parameter_servers.state import ServedState, Shard
 from segmenter.extras.parameter_servers.trainer import InFlight, follow, make_served_step
-from tests.helpers.made_training import ROOT, made, records, train, weights
+from tests.helpers.made_training import ROOT, made, records, train, users_environment, weights
 from tests.helpers.several_workers import addresses
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches
 from tests.helpers.time_limits import wait_until
@@ -356,13 +356,11 @@ class Cluster:
 
     def start(self, role: str, index: int = 0, *arguments: str) -> None:
         more = [] if role == "chief" else ["--role", role, "--index", str(index)]
-        ours = ("TF_ENABLE_ONEDNN_OPTS", "TF_CPP_MIN_LOG_LEVEL")  # the suite's; of lost peers gRPC says much
-        environment = {k: v for k, v in os.environ.items() if k not in ours}
         with self._file(role, index).open("ab") as file:
             self.members[role, index] = subprocess.Popen(
                 [*self._command, *more, *arguments],
                 cwd=ROOT,
-                env={**environment, "PYTHONUNBUFFERED": "1"},
+                env=users_environment(PYTHONUNBUFFERED="1"),
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
