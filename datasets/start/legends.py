@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,10 +15,11 @@ from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import read_regular
+from segmenter.config.reading import parse
 
 from .names import split_of_words
 
-_ENDINGS = (".qml", ".sld", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json", ".emd")
+_ENDING = re.compile(r"\.(qml|sld|clr|txt|csv|xml|tsv|json|emd|ya?ml|vat\.dbf)$", re.I)
 _MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
 _CODE, _LETTER = re.compile(r"(\d{1,5})(?:\.0*)?"), re.compile(r"[^\W\d]")
 _CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
@@ -75,9 +77,27 @@ def text_of(file: Path, most: int = 1 << 24) -> str:
         UnicodeError: it is no text.
     """
     raw = read_regular(file, most)
+    raw = _of_dbase(raw) if file.suffix.lower() == ".dbf" else raw
     with suppress(UnicodeError):
         return raw.decode("utf-8-sig")
     return raw.decode("gb18030" if _PAIRS.fullmatch(raw) else "cp1252")
+
+
+def _of_dbase(raw: bytes) -> bytes:
+    """Return the table of a raster of ArcGIS, `.vat.dbf`, as lines of quoted cells without pixel counts."""
+    try:
+        count, start, length = struct.unpack_from("<IHH", raw, 4)
+        cells, at = [], 1
+        for field in (raw[i : i + 32] for i in range(32, start - 31, 32)):
+            cells += [slice(at, at + field[16])] if field[:6] != b"COUNT\0" else []
+            at += field[16]
+        rows = [raw[start + i * length :][:length] for i in range(min(count, _MOST_LINES + 1))]
+    except (struct.error, IndexError):
+        return b""
+    whole = [
+        [re.sub(rb"\.0*$", b"", row[cell].replace(b'"', b" ").strip()) for cell in cells] for row in rows
+    ]
+    return b"\n".join(b",".join(b'"%s"' % cell for cell in row) for row in whole)
 
 
 def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
@@ -85,7 +105,7 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
     best, most = Legend(), (len(values) + 1) // 2
     names = "\n".join(["", *(PurePosixPath(file).name for file in files)])
     for file in files:
-        if PurePosixPath(file).suffix.lower() not in _ENDINGS:
+        if not _ENDING.search(file):
             continue
         try:
             text = text_of(root / file, _MOST_BYTES)
@@ -123,8 +143,9 @@ def legend_of(file: str, text: str, codes: int = 0, number: int = 0) -> Legend:
     """
     if text.lstrip().startswith("<"):
         return Legend(file, tuple(_of_xml(text)))
-    with suppress(ValueError, RecursionError):
-        text = "\n".join(_of_json(json.loads(text)))
+    with suppress(ValueError, RecursionError, SegmenterError):
+        data = parse(text, file) if file.lower().endswith((".yaml", ".yml")) else json.loads(text)
+        text = "\n".join(_of_json(data))
     lines = [line.strip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
     rows = [row for line in lines if (row := _of_line(line, number))]
     most = max((len(words) for words, *_ in rows), default=1)
@@ -161,7 +182,10 @@ def _of_line(line: str, number: int) -> tuple[list[str], int | None, int | None]
 
 
 def _of_json(data: Any) -> Iterator[str]:
-    """Yield a line for each class: of records, names, names by code or colour, or the reverse."""
+    """Yield a line for each class: of records, names, names by code or colour, or the reverse.
+
+    Beside lists and records single values are no classes.
+    """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         yield from data
     elif isinstance(data, list):
@@ -172,15 +196,20 @@ def _of_json(data: Any) -> Iterator[str]:
         if tables := [each for each in lists if isinstance(each[0], dict)]:  # all else is no class
             yield from _of_json(list(chain.from_iterable(tables)))
             return
-        lower = {key.lower(): value for key, value in data.items()}
+        lower = {str(key).lower(): value for key, value in data.items()}
         record = [next((lower[key] for key in keys if key in lower), None) for keys in _IN_JSON]
         if isinstance(record[0], str) and record[1:] != [None, None]:
             yield _cells(record)
             return
-        for key, value in data.items():
+        nested = {
+            key: value
+            for key, value in data.items()
+            if isinstance(value, dict) or (isinstance(value, list) and any(type(x) is not int for x in value))
+        }
+        for key, value in (nested or data).items():
             if isinstance(value, dict):
                 yield from _of_json({"id": key, **value})
-            elif isinstance(value, list) and not all(isinstance(part, int) for part in value):
+            elif key in nested:
                 yield from _of_json(value)
             else:
                 yield _cells([key, value])

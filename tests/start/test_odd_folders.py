@@ -6,6 +6,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyogrio.raw
 import pytest
 import shapely
 from hypothesis import given
@@ -405,6 +406,13 @@ def test_clouds_may_be_what_is_mapped(tmp_path: Path, rng: Rng) -> None:
         ),
         ("by_code.json", '{"0": {"name": "grass"}, "1": {"name": "tarmac road"}, "2": {"name": "water"}}'),
         ("classes.txt", "grass:0\ntarmac road:1\nwater:2\n"),
+        ("data.yaml", "train: ../train\nnc: 3\nnames: [grass, tarmac road, water]\n"),
+        ("data.yml", "nc: 3\nnames:\n  0: grass\n  1: tarmac road\n  2: water\n"),
+        (
+            "meta.yaml",
+            "classes:\n- {name: grass, code: 0}\n- {name: tarmac road, code: 1}\n- {name: water, code: 2}\n",
+        ),
+        ("data.json", '{"nc": 3, "names": ["grass", "tarmac road", "water"]}'),
         ("crops.csv", 'name;code;parcels\n"grass";0;901\ntarmac road;1;2\nwater;2;12\n'),
         ("clc.csv", "grid,clc,level1,level3\n0,111,land,grass\n1,112,land,tarmac road\n2,512,sea,water\n"),
         ("clc.csv", "clc,grid,level1,level3\n111,0,land,grass\n112,1,land,tarmac road\n512,2,sea,water\n"),
@@ -423,6 +431,16 @@ def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file
     assert file in by_key(choices)["dataset.classes"].reason
     if file.endswith((".clr", ".qml")) or "r,g,b" in text or "255]" in text or "#" in text:
         assert dataset.classes.classes[2].colour == (0, 0, 255)
+
+
+def test_the_table_of_a_raster_of_arcgis_names_the_classes(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    names = ["grass, low", "tarmac road", "Wasserfläche"]
+    columns = {"VALUE": [0, 1, 2], "COUNT": [9.0, 1, 2], "NLCD_Land": names, "RED": [0.1, 1, 0]}
+    cells = [np.array(each, object if each is names else None) for each in columns.values()]
+    table = tmp_path / "nlcd.tif.vat.dbf"
+    pyogrio.raw.write(table, None, cells, list(columns), geometry_type=None, driver="ESRI Shapefile")
+    assert codes(made.planned(tmp_path)[2].classes) == {name: code for code, name in enumerate(names)}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "gb18030"])
