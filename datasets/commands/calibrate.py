@@ -14,7 +14,8 @@ from segmenter.base.options import add_options, option, parsed
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    run: Path = option(..., "run directory; its recipe finds the scenes", "RUN", positional=True)
+    run: Path = option(..., "run directory", "RUN", positional=True)
+    root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.training.calibrating import calibrate, describe, prior_bias, shares_of
     from segmenter.training.ending import leave_report
 
-    from .. import load_dataset
+    from .. import load_moved
 
-    dataset = load_dataset(run.recipe)
+    dataset = load_moved(run.recipe, given.root)
     with alone_in(run.path):
         prior_K = prior_bias(run.recipe.loss, *shares_of(run, dataset))
         print(describe(calibrate(run, dataset, prior_K)))

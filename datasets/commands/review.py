@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 class ReviewRequest:
     """Options of a review."""
 
-    run: Path = option(..., "run directory, or folder of folds", "RUN", positional=True)
+    run: Path = option(..., "run directory, or folds", "RUN", positional=True)
     unlabelled: tuple[str, ...] = option(
-        (), "write what to label next in these", "IMAGES", several=True, path=True
+        (), "write what to label next", "IMAGES", several=True, path=True
     )
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
+    root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
     cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", least=1)
     most: int = option(200, "findings (default: 200)", "N", least=1)
     points: int | None = option(None, "places to label (default: 50)", "N", least=1)
@@ -45,6 +47,8 @@ class ReviewRequest:
     def __post_init__(self) -> None:
         if self.cell is not None and self.cell < _LEAST_CELL:
             raise ConfigError("--cell", expected=f"at least {_LEAST_CELL} pixels", got=self.cell)
+        if self.unlabelled and self.root is not None:
+            raise ConfigError("--root", "is for labelled scenes", remedy="leave it out beside --unlabelled")
         if not self.unlabelled and (self.points or self.apart):
             raise ConfigError("--points and --apart", "are for --unlabelled", remedy="name its images")
 
@@ -75,9 +79,9 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.extras.review.findings import findings
     from segmenter.extras.review.held_out import judged, judges_of
 
-    from .. import load_dataset
+    from .. import load_moved
 
-    judges = judges_of(runs, load_dataset)
+    judges = judges_of(runs, partial(load_moved, root=request.root))
     files = _files(request, "review", (".csv", ".gpkg", ".html"))
     classes = runs[0].classes
     all_judged = list(judged(judges, request.cell or _CELL))

@@ -246,7 +246,10 @@ def test_the_command_makes_the_same_calibration_anew(
     assert run_script(lambda: predict.main([str(run), image, "--output", str(tmp_path / "maps")])) == 2
     error = capsys.readouterr().err
     assert (error.count("\n"), str(run / CALIBRATION) in error) == (1, True)
-    assert main(["calibrate", str(run)]) == 0
+    moved = tmp_path / "moved"
+    assert run_script(lambda: main(["calibrate", str(run), "--root", str(moved)])) == 2
+    shutil.copytree(finished[0].parent, moved)
+    assert main(["calibrate", str(run), "--root", str(moved)]) == 0
     again = json.loads((run / CALIBRATION).read_text())
     assert again["temperature"] == pytest.approx(whole["temperature"], rel=1e-3)
     np.testing.assert_allclose(again["bias"], whole["bias"], atol=1e-3)
