@@ -32,9 +32,7 @@ class ReviewRequest:
     """Options of a review."""
 
     run: Path = option(..., "run directory, or folds", "RUN", positional=True)
-    unlabelled: tuple[str, ...] = option(
-        (), "write what to label next", "IMAGES", several=True, path=True
-    )
+    unlabelled: tuple[str, ...] = option((), "write what to label next", "IMAGES", several=True, path=True)
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
     root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
     cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", least=1)

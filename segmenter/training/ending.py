@@ -18,7 +18,7 @@ from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
 from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
-from segmenter.training.trainer import StoppedError
+from segmenter.training.stopping import StoppedError
 
 if TYPE_CHECKING:
     from segmenter.training.trainer import Trainer

@@ -15,7 +15,7 @@ from tests.helpers.time_limits import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 IN_C = """
     import hashlib
-    from segmenter.training.trainer import stop_signal
+    from segmenter.training.stopping import stop_signal
     with stop_signal() as stop:
         print("begun", flush=True)
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)  # minutes, without a look at signals
@@ -25,7 +25,7 @@ BETWEEN = """
     from pathlib import Path
     from tqdm import tqdm
     from segmenter.base.terminal import enduring_output
-    from segmenter.training.trainer import stop_signal
+    from segmenter.training.stopping import stop_signal
     with enduring_output():
         with stop_signal() as stop, tqdm(total=10) as bar:
             while not stop:
@@ -78,7 +78,7 @@ def test_a_stop_is_seen_where_nobody_reads_any_more(tmp_path: Path) -> None:
 
 
 def test_handlers_are_as_they_were_afterwards() -> None:
-    from segmenter.training.trainer import stop_signal
+    from segmenter.training.stopping import stop_signal
 
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with stop_signal() as stop:
