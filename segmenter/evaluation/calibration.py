@@ -14,8 +14,6 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.optimize import minimize
-from scipy.special import log_softmax
 
 BINS = 15
 """Bins of equal width of the confidence, as in Guo et al."""
@@ -28,6 +26,12 @@ _LOWER = 0.999
 """Part of the likelihood's loss that a bias must come below: less is noise of the sample."""
 _PRIOR_PIXELS = 30.0
 """Weight of the prior bias against the pixels: of a class with as many uncertain pixels it is half."""
+
+
+def _log_softmax(values_NK: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import log_softmax
+
+    return np.asarray(log_softmax(values_NK, axis=1))
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Calibration:
     def apply(self, log_NK: NDArray[Any]) -> NDArray[np.float64]:
         """Return calibrated log-probabilities (N, K) of logits or log-probabilities."""
         scaled_NK = np.asarray(log_NK, np.float64) / self.temperature + np.array(self.bias)
-        return np.asarray(log_softmax(scaled_NK, axis=1))
+        return _log_softmax(scaled_NK)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,8 @@ def fit(
         prior_K: bias with sum 0 to which little-seen classes are drawn, and which unseen ones keep; None: 0.
         with_bias: False: temperature alone.
     """
+    from scipy.optimize import minimize  # here: it takes as long as all else that reading a run imports
+
     log_NK, count, K = np.asarray(log_NK, np.float64), *np.shape(log_NK)
     base_K = np.zeros(K) if prior_K is None or not with_bias else prior_K
     seen = np.flatnonzero(np.bincount(label_N, minlength=K)) if with_bias else np.zeros(0, np.int64)
@@ -140,7 +146,7 @@ def fit(
 
     def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         bias_K = bias_of(values[1:])
-        found_NK = log_softmax(values[0] * log_NK + bias_K, axis=1)
+        found_NK = _log_softmax(values[0] * log_NK + bias_K)
         drawn_S = (bias_K - base_K)[seen]
         total = -found_NK[places].mean() + _PRIOR_PIXELS / (2 * count) * (drawn_S**2).sum()
         slope_NK = np.exp(found_NK)
@@ -189,7 +195,7 @@ def fit_held_out(
         ious.append([_mean_iou(found_N[half_N == h], label_N[half_N == h], classes) for h in (0, 1)])
     lower = all(bias < _LOWER * alone for alone, bias in zip(*losses, strict=True))
     pays = lower and all(bias >= alone for alone, bias in zip(*ious, strict=True))
-    before = measures(np.asarray(log_softmax(np.asarray(log_NK, np.float64), axis=1)), label_N)
+    before = measures(_log_softmax(np.asarray(log_NK, np.float64)), label_N)
     return Fitted(fit(log_NK, label_N, prior_K, with_bias=pays), before, *both)
 
 
