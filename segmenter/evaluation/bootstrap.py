@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
 
 from segmenter.grid.geometry import Window
 
@@ -166,6 +165,8 @@ def _bounds(levels: Sequence[Units]) -> tuple[float, float] | None:
     count = len(levels[-1])
     if count < LEAST:
         return None
+    from scipy.special import ndtr, stdtrit  # takes long to import
+
     drawn = _drawn(levels[-1])
     tail = 100 * ndtr(stdtrit(count - 1, 0.025) * math.sqrt(count / (count - 1)))
     low, middle, high = np.percentile(drawn, (tail, 50, 100 - tail))
