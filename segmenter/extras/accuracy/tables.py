@@ -191,6 +191,8 @@ def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
 
 _MOST = 1 << 28
 """Bytes of a table: some millions of points."""
+_EMPTY = {"NA", "NaN", "nan", "NULL"}
+"""What R, NumPy and databases write into a cell without a value."""
 
 
 @dataclass(frozen=True)
@@ -261,15 +263,21 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         for row in reader:
             if any(row.pop(None, ())):  # a decimal comma, or a name with a comma, that is not quoted
                 raise csv.Error(f"line {reader.line_num} has more cells than titles")
-            rows.append({name: (row[name] or "").strip() for name in fields} | {"": str(reader.line_num)})
+            cells = {name: (row[name] or "").strip() for name in fields}
+            cells = {name: "" if text in _EMPTY else text for name, text in cells.items()}
+            if any(cells.values()):  # spreadsheets may end with empty rows
+                rows.append(cells | {"": str(reader.line_num)})
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(
             path, expected=f"comma-separated values in UTF-8: {error}", remedy="save it anew"
         ) from None
-    if missing := [name for name in columns if name not in fields]:
+    if missing := [name for name in columns if fields.count(name) != 1]:
         got = shortened(", ".join(fields), 100) or "an empty file"
         raise DatasetError(
-            path, expected=f"the columns {', '.join(columns)}", got=got, remedy=f"add {missing[0]}"
+            path,
+            expected=f"the columns {', '.join(columns)}",
+            got=got,
+            remedy=f"have {missing[0]} once",
         )
     return rows
 

@@ -217,13 +217,14 @@ def test_tables_give_the_figures_as_json_and_known_pixels_narrow_the_intervals(
 
 
 def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> None:
-    """Semicolons, spaces, a byte order mark, a column more, points without a label, areas of the pixels."""
+    """Semicolons, spaces, a byte order mark, a column more, no label, areas of the pixels, an empty row."""
     plain = estimated(capsys, table("p.csv", POINTS), "--areas", table("a.csv", AREAS))
     odd = "\ufeff" + POINTS.replace(",", " ; ").replace("\n", ";x;7\n").replace(
         "reference;x;7", "reference;note;pixel_area"
     )
-    other = estimated(capsys, table("q.csv", odd + "dry;land;;;7\n"), "--areas", table("b.csv", AREAS))
-    assert other["unlabelled"] == 1
+    more = "dry;land;;;7\ndry;land;NA;;7\n;;;;\n"
+    other = estimated(capsys, table("q.csv", odd + more), "--areas", table("b.csv", AREAS))
+    assert other["unlabelled"] == 2
     assert len(other["remarks"]) == len(plain["remarks"]) + 1
     pairs = zip(other["classes"], plain["classes"], strict=True)
     assert all(
@@ -269,6 +270,7 @@ def test_the_page_has_all_classes_and_charts(table: Any, tmp_path: Path, capsys:
         (POINTS, "stratum,area\nwet,3\ndry,\n"),
         (POINTS, "stratum,area,pixels\nwet,300,44\ndry,9700,1940\n"),  # fewer pixels than points
         (POINTS.replace("reference", "truth"), AREAS),
+        (POINTS.replace("\n", ",land\n").replace("reference,land", "reference,reference"), AREAS),
         ("stratum,mapped,reference\nwet,water,\ndry,land,\n", AREAS),  # nothing is labelled
         ("stratum,mapped,reference\nwet,water,water\n" + "dry,land,land\n" * 9, AREAS),  # one point alone
         ("stratum,mapped,reference,pixel_area\nwet,water,water,x\n", AREAS),
