@@ -15,7 +15,7 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import BinaryIO, Self
 
@@ -361,6 +361,14 @@ def gibibytes(count: float) -> str:
 def real(path: Path) -> Path:
     """Return a path with all links resolved; unlike `Path.resolve`, circular links raise only OSError."""
     return Path(os.path.realpath(path))
+
+
+def shortest_ends(paths: Iterable[Path]) -> list[str]:
+    """Return the name of each path, with as many folders before it as make them differ."""
+    parts = [path.absolute().parts for path in paths]
+    most = max(map(len, parts), default=0)
+    depth = next((n for n in range(1, most) if len({own[-n:] for own in parts}) == len(parts)), most)
+    return ["/".join(own[-depth:]).replace("//", "/") for own in parts]
 
 
 def special(status: os.stat_result) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from segmenter.base.errors import SegmenterError
+from segmenter.base.files import shortest_ends
 from segmenter.base.terminal import aligned
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
@@ -62,7 +63,7 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
 
 def comparison(stories: Sequence[Story]) -> str:
     """Return a comparison as text: rankings, why they are separate, runs without scores, speed, settings."""
-    names = _names(stories)
+    names = shortest_ends(story.run.path for story in stories)
     with_scores = [(i, story.best.scores) for i, story in enumerate(stories) if story.best is not None]
     groups: list[list[Ranked]] = []
     for one in with_scores:
@@ -79,16 +80,6 @@ def comparison(stories: Sequence[Story]) -> str:
     without = [[names[i], _why_none(story)] for i, story in enumerate(stories) if story.best is None]
     parts += [_table("Without scores", ["Run", "Why"], without)] if without else []
     return "\n\n".join([*parts, _speed(stories, names), _settings(stories, names)])
-
-
-def _names(stories: Sequence[Story]) -> list[str]:
-    """Return the shortest unique ends of the runs' paths."""
-    paths = [story.run.path.absolute().parts for story in stories]
-    for count in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-count:]).replace("//", "/") for parts in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(story.run.path) for story in stories]
 
 
 def _why_none(story: Story) -> str:

@@ -25,7 +25,7 @@ import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
-from segmenter.base.files import write_whole
+from segmenter.base.files import shortest_ends, write_whole
 from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
 from segmenter.extras.vectors.library import pyogrio
@@ -104,7 +104,7 @@ def write_points(sampled: Sampled, path: Path) -> None:
         "mapped": classes[pixels.mapped],
         "reference": np.full(count, None, object),
         "probability": probability_H[sampled.stratum_N],
-        "map": _texts(_map_names([info.path for info in sampled.infos]))[pixels.raster],
+        "map": _texts(shortest_ends(info.path for info in sampled.infos))[pixels.raster],
         "row": pixels.row,
         "col": pixels.col,
         "x": xy[:, 0],
@@ -125,14 +125,6 @@ def write_points(sampled: Sampled, path: Path) -> None:
         _write(aside, STRATA, of_strata)
         _write(aside, CLASSES, of_classes)
     write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
-
-
-def _map_names(paths: Sequence[Path]) -> list[str]:
-    """Return the name of each map's file, with as many folders before it as make names unique."""
-    parts = [path.absolute().parts for path in paths]
-    most = max(map(len, parts))
-    depth = next((n for n in range(1, most) if len({own[-n:] for own in parts}) == len(parts)), most)
-    return ["/".join(own[-depth:]) for own in parts]
 
 
 def _texts(names: Sequence[str]) -> NDArray[Any]:

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from segmenter.base.errors import SegmenterError, failing
+from segmenter.base.files import real
 from segmenter.mapping.outputs.finished import BESIDE
 
 
 def maps_in(given: Iterable[Path]) -> list[Path]:
-    """Return the named maps and all maps in the named folders.
+    """Return the named maps and all maps in the named folders, each once.
 
     Raises:
         SegmenterError: a file is not there, or a folder has no map.
     """
-    return [path for each in given for path in _maps(each)]
+    return list({real(path): path for each in given for path in _maps(each)}.values())
 
 
 def _maps(given: Path) -> list[Path]:

@@ -28,6 +28,7 @@ from scipy.sparse.csgraph import connected_components
 from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.files import shortest_ends
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.extras.written_map import WrittenMap
@@ -383,8 +384,8 @@ def vectorise(maps: Sequence[Path], output: Path, options: PolygonOptions, *, pr
     crs = _check(maps, options)
     count = 0
     with polygon_file(output, crs) as write:
-        for path in maps:
-            count += _one(path, options, write, progress)
+        for path, name in zip(maps, shortest_ends(maps), strict=True):
+            count += _one(path, name, options, write, progress)
     return count
 
 
@@ -433,7 +434,9 @@ def check_placed(info: RasterInfo) -> None:
         )
 
 
-def _one(path: Path, options: PolygonOptions, write: Callable[[Batch], None], progress: bool) -> int:
+def _one(
+    path: Path, name: str, options: PolygonOptions, write: Callable[[Batch], None], progress: bool
+) -> int:
     with WrittenMap(path) as one:
         passes = 2 if options.min_area else 1
         total = one.info.size.pixels * passes
@@ -445,9 +448,9 @@ def _one(path: Path, options: PolygonOptions, write: Callable[[Batch], None], pr
                 waiting.append(_chosen(polygons, one, options))
                 held += len(waiting[-1])
                 if held >= _AT_ONCE:
-                    count += _write(waiting, one, write)
+                    count += _write(waiting, one, name, write)
                     waiting, held = [], 0
-            return count + _write(waiting, one, write)
+            return count + _write(waiting, one, name, write)
 
 
 def _classes(one: WrittenMap, options: PolygonOptions, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
@@ -487,7 +490,7 @@ def _chosen(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Pol
     return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
 
-def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch], None]) -> int:
+def _write(waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Callable[[Batch], None]) -> int:
     polygons = Polygons.together(waiting)
     if not len(polygons):
         return 0
@@ -501,7 +504,7 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch]
         "pixels": polygons.pixels_P,
         "area_m2": square_metres(shapes, one.info),
         "confidence": mean,
-        "map": np.full(len(polygons), one.info.path.name, object),
+        "map": np.full(len(polygons), name, object),
     }
     write(Batch(shapely.to_wkb(shapes), columns))
     return len(polygons)

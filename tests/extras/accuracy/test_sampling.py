@@ -335,7 +335,6 @@ def test_mistakes_end_in_one_line_and_leave_no_file(put: Put, tmp_path: Path) ->
         (SegmenterError, [a, "--output", tmp_path / "p.shp"]),
         (SegmenterError, [a, "--output", tmp_path / "none" / "p.gpkg"]),
         (DatasetError, [a, b]),  # one over the other
-        (DatasetError, [a, a]),
         (DatasetError, [a, other]),
         (DatasetError, [a, plain]),
         (DatasetError, [empty]),

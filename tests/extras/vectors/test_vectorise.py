@@ -207,8 +207,14 @@ def test_some_classes_and_slivers_in_square_metres(make_map: Make, tmp_path: Pat
     main([str(path), "--output", str(output), "--only", "road", "--min-area", "2"])
     found = _read(output)
     assert (list(found["class"]), list(found["area_m2"])) == (["road"], [16.0])
-    main([str(path.parent), "--output", str(output), "--overwrite"])  # a folder, without what lies beside
+    main([str(path.parent), str(path), "--output", str(output), "--overwrite"])  # each map once
     assert len(_read(output)["class"]) == 4
+
+
+def test_maps_of_one_name_are_told_apart(make_map: Make, tmp_path: Path) -> None:
+    paths = [make_map(f"{folder}/town", np.zeros((4, 4), np.uint8)) for folder in "ab"]
+    main([*map(str, paths), "--output", str(tmp_path / "both.gpkg")])
+    assert list(_read(tmp_path / "both.gpkg")["map"]) == ["a/town.tif", "b/town.tif"]
 
 
 def test_a_wrong_call_is_one_line_and_leaves_nothing(
