@@ -1,7 +1,8 @@
 """Files of places in images: a table as CSV, and polygons as GeoPackage.
 
-Polygons are in the images' CRS, or in EPSG:4326 if they have several. Without georeference they have the
-coordinates that QGIS gives such an image: the column, and the row, negative.
+Polygons are in the images' CRS, or in EPSG:4326 if they have several. Beside these, places in images without
+georeference have no polygon. If all images are without, they have the coordinates that QGIS gives such an
+image: the column, and the row, negative.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, counted
 from segmenter.base.files import write_whole
+from segmenter.base.terminal import warn
 from segmenter.grid.geometry import Window
 from segmenter.raster import RasterInfo
 from segmenter.raster.crs_units import same_ground
@@ -73,11 +75,15 @@ def write_polygons(places: Sequence[Place], columns: Columns, path: Path) -> Non
 
     crs = _common_crs(places)
     polygons = [
-        shapely.union_all(
+        None
+        if crs is not None and None in (place.info.crs, place.info.transform)
+        else shapely.union_all(
             [shapely.polygons(_corners(place, part, crs)) for part in place.squares or [place.window]]
         )
         for place in places
     ]
+    if nowhere := polygons.count(None):
+        warn(f"{path}: {counted(nowhere, 'place')} without a polygon, in images without georeference")
     fields = {
         "rank": np.arange(1, len(places) + 1),
         "scene": _texts([place.name for place in places]),
@@ -110,8 +116,8 @@ def _texts(values: Sequence[str]) -> NDArray[Any]:
 
 
 def _common_crs(places: Sequence[Place]) -> Any:
-    """Return the CRS of all images; EPSG:4326 if they have several; None if they have none."""
-    systems = [place.info.crs for place in places]
+    """Return the CRS of all images that have one; EPSG:4326 if there are several; None if there is none."""
+    systems = [place.info.crs for place in places if place.info.crs is not None]
     if all(same_ground(crs, systems[0]) for crs in systems):
         return systems[0] if systems else None
     return crs_of(_DEGREES)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from segmenter.base.files import shortest_ends
 from segmenter.base.terminal import no_bar, warn
 from segmenter.extras.review.held_out import tiling_of
 from segmenter.extras.review.places import Place
@@ -131,6 +132,7 @@ class _ImageJob:
 
     run: AnyRun
     path: Path
+    name: str
     side: int
     insist: bool
     part: None = None
@@ -228,7 +230,10 @@ def spots(
     predict = Committee.of(runs)
     found: list[Spot] = []
     with tqdm(total=len(paths), unit="image", desc="images", disable=no_bar()) as bar:
-        jobs = (_ImageJob(run, path, side, insist) for path in paths)
+        jobs = (
+            _ImageJob(run, path, name, side, insist)
+            for path, name in zip(paths, shortest_ends(paths), strict=True)
+        )
         for event in classify_all(jobs, tiling_of(run, predict), predict):
             if isinstance(event, Failed):
                 raise event.error
@@ -258,7 +263,7 @@ def _of_image(job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart
         likely = [
             k for k in np.argsort(-np.array(shares), kind="stable")[:_NAMED].tolist() if shares[k] > _MUCH
         ]
-        place = Place(job.path.name, job.info, _window(cell, job.info.size, job.side))
+        place = Place(job.name, job.info, _window(cell, job.info.size, job.side))
         yield Spot(place, float(teaching_B[cell]), doubt, disagreement, tuple(likely))
 
 

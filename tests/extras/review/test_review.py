@@ -317,6 +317,21 @@ def test_the_next_label_is_where_folds_doubt_rare_classes_and_places_keep_their_
     assert plain.exists()
 
 
+def test_places_of_one_name_are_told_apart_and_without_georeference_they_have_no_polygon(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], tmp_path: Path
+) -> None:
+    pyogrio = pytest.importorskip("pyogrio")
+    systems = {"metres": "EPSG:25833", "nowhere": None}
+    pixels = np.full((SIDE, SIDE, 1), STEP, np.uint16)
+    images = [str(make_geotiff(f"{name}/x.tif", pixels, crs=crs)) for name, crs in systems.items()]
+    found = teaching.spots([run_of(make_classes(K), doubtful=1)], images, SIDE, 9, 9, insist=True)
+    places.write_polygons([spot.place for spot in found], {}, tmp_path / "next.gpkg")
+    meta, _, wkb, values = pyogrio.raw.read(tmp_path / "next.gpkg")
+    assert meta["crs"] == "EPSG:25833"
+    assert list(values[1]) == ["metres/x.tif", "nowhere/x.tif"]
+    assert [shape is None for shape in wkb] == [False, True]
+
+
 @pytest.mark.slow
 def test_folds_of_a_training_review_their_labels_and_choose_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
