@@ -18,6 +18,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, open_raster, raster_info, read_label
 from segmenter.raster.crs_units import same_ground
+from segmenter.raster.header import names_of, order_of
 from segmenter.tiles.index import STRIP_PIXELS
 
 
@@ -56,15 +57,17 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
     placed = _placed(infos, windows)
     size, first = Size(windows[-1].row_stop, windows[-1].col_stop), infos[0]
     georeference = first.georeference(Window.of(first.size)) if placed else {}
-    nodata = first.nodata[0] if not first.has_palette else None
+    nodata, told = None, {}
+    if not first.has_palette:
+        nodata = first.nodata[0]
+        told = {"descriptions": first.descriptions, "interpretations": first.interpretations}
     jobs = [
         (info, window, strip)
         for info, window in zip(infos, windows, strict=True)
         for strip in row_strips(info.size, STRIP_PIXELS)
     ]
-    with RasterWriter(
-        output, size, RasterSpec(dtype=first.dtype, bands=_band_count(first), nodata=nodata, **georeference)
-    ) as out:
+    kept = {"dtype": first.dtype, "bands": _band_count(first), "nodata": nodata, **told, **georeference}
+    with RasterWriter(output, size, RasterSpec(**kept)) as out:
         rows = in_threads(
             lambda job: _pixels(job[0], job[2]),
             jobs,
@@ -103,15 +106,21 @@ def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
 
 
 def _same_kind(infos: Sequence[RasterInfo]) -> None:
-    def kind(info: RasterInfo) -> tuple[int, str, str]:
+    def kind(info: RasterInfo) -> tuple[object, ...]:
         nodata = None if info.has_palette else info.nodata[0]  # of a palette it is an index, gone as a colour
-        return _band_count(info), info.dtype, f"nodata {nodata}"
+        return _band_count(info), info.dtype, f"nodata {nodata}", *(f"alpha {band}" for band in info.alpha)
 
     for info in infos:
         if kind(info) != kind(infos[0]):
             expected, got = (", ".join(map(str, kind(i))) for i in (infos[0], info))
             raise DatasetError(
                 info.path, expected=f"bands, type and nodata of {infos[0].path.name} ({expected})", got=got
+            )
+        wanted, names = names_of(infos[0]), names_of(info)
+        if order_of(wanted, names, range(1, len(names) + 1)) is not None:
+            expected, got = (", ".join(map(str, each)) for each in (wanted, names))
+            raise DatasetError(
+                info.path, expected=f"bands named {expected} as {infos[0].path.name} has", got=got
             )
 
 

@@ -62,6 +62,7 @@ class RasterSpec:
         rpcs: rational polynomial coefficients, also beside a transform.
         nodata: value of pixels without data, in every band.
         descriptions: text of each band.
+        interpretations: of each band, as `red` or `alpha`; none: red, green, blue, the others undefined.
         colour_table: (256, 3) uint8; `nodata` is transparent.
         tags: metadata of the file, as `CLASS_0: water`.
         driver: GTiff, PNG or JPEG.
@@ -80,6 +81,7 @@ class RasterSpec:
     rpcs: RPC | None = None
     nodata: float | None = None
     descriptions: Sequence[str | None] = ()
+    interpretations: Sequence[str] = ()
     colour_table: NDArray[np.uint8] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     driver: str = "GTiff"
@@ -280,7 +282,8 @@ class RasterWriter:
             table = {i: (int(r), int(g), int(b), 255) for i, (r, g, b) in enumerate(spec.colour_table)}
             self._dataset.write_colormap(1, table | clear)
         elif spec.bands > 1 and spec.driver == "GTiff":
-            self._dataset.colorinterp = _interpretation(spec.bands)
+            told = [ColorInterp[name] for name in spec.interpretations]
+            self._dataset.colorinterp = told or _interpretation(spec.bands)
         if spec.scale is not None:
             self._dataset.scales = (spec.scale,) * spec.bands
         if spec.tags:

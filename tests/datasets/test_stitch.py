@@ -73,6 +73,23 @@ def test_georeferencing_and_nodata_stay(tmp_path: Path, make_geotiff: Make, rng:
         stitch([parts[0], parts[2]], 1, tmp_path / "wrong.tif", progress=False)
 
 
+def test_names_and_transparency_stay(tmp_path: Path, make_geotiff: Make, rng: Any) -> None:
+    image = rng.integers(0, 255, (64, 50, 4), np.uint8)
+    named: dict[str, Any] = {"crs": None, "descriptions": ("Green", "Blue", "Red", None)}
+    parts = [make_geotiff(f"{i}.tif", part, alpha=True, **named) for i, part in enumerate(cut(image))]
+    stitch(parts, 3, tmp_path / "out.tif", progress=False)
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert file.descriptions == named["descriptions"]
+        np.testing.assert_array_equal(file.dataset_mask(), image[..., 3])
+    np.testing.assert_array_equal(read(tmp_path / "out.tif"), image)
+    plain = make_geotiff("plain.tif", image[:21, :17], photometric="minisblack", **named)
+    turned_to = {"descriptions": ("Red", "Green", "Blue", None)}
+    turned = make_geotiff("turned.tif", image[:21, :17], alpha=True, **named | turned_to)
+    for other, got in ((plain, "nodata None"), (turned, "red, green, blue")):
+        with refused(DatasetError, where=other.name, got=got):
+            stitch([parts[0], other], 1, tmp_path / "wrong.tif", progress=False)
+
+
 def test_errors(tmp_path: Path, make_geotiff: Make) -> None:
     def part(name: str, shape: tuple[int, ...], dtype: str = "uint8", **options: Any) -> Path:
         return make_geotiff(name, np.ones(shape, dtype), **{"crs": None, **options})
