@@ -90,7 +90,7 @@ def check_fit(
         RasterError: type or unit of its values, or the order of its bands, differ from training.
     """
     info = raster.info
-    told: list[str] = []
+    told = _other_names(run, info, raster.bands)
     doubts = [*_other_type(run, info), *_other_order(run, info, raster.bands)]
     if sampled is None or info.path in sampled:
         sample = Sample.of(raster, part)
@@ -121,6 +121,18 @@ def _other_order(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[st
             theirs = ", ".join(name or "unnamed" for name in member.band_names)
             mend = f"; in that order: --bands {','.join(map(str, order))}" if order else ""
             return [f"expected bands named {theirs} as in the training images, got {mine}{mend}"]
+    return []
+
+
+def _other_names(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[str]:
+    """Return a line on a band of another name, where others are named as in training: words of one kind."""
+    names = names_of(info)
+    for member in members(run):
+        both = zip(member.band_names, (names[band - 1] for band in bands), strict=False)
+        pairs = [(theirs, mine) for theirs, mine in both if theirs and mine]
+        other = [f"a band is named {mine}, in training {theirs}" for theirs, mine in pairs if mine != theirs]
+        if len(other) < len(pairs):
+            return other
     return []
 
 

@@ -13,6 +13,7 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
 from segmenter.inference.fit import Sample, check_fit
 from segmenter.model.normalisation import Normalisation
+from segmenter.raster import open_raster
 from segmenter.raster.header import order_of
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.runs.ensemble import Ensemble
@@ -161,3 +162,21 @@ def test_names_tell_another_order(
     wanted: Any, names: Any, bands: tuple[int, ...], order: tuple[int, ...] | None
 ) -> None:
     assert order_of(wanted, names, bands) == order
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "lines"),
+    [
+        (("b2", "b3", "b8"), ("B2", "B3", "B8A"), 1),
+        (("b2", "b3", "b8"), ("B2", "B3", "B8"), 0),
+        (("b2", "b3", "b8"), ("blue", "green", "nir"), 0),
+        (("b2", None, "b8"), ("B2", "B3", "B8"), 0),
+        ((), ("B2", "B3", "B8A"), 0),
+    ],
+)
+def test_another_band_among_those_of_training_is_said(
+    make_geotiff: Callable[..., Path], wanted: Any, names: Any, lines: int
+) -> None:
+    image = landscape()[..., :3].astype(np.uint16)
+    with open_raster(make_geotiff("a.tif", image, descriptions=names)) as raster:
+        assert len(check_fit(run_of(image, names=wanted), raster, raster.extent)) == lines
