@@ -136,6 +136,19 @@ def _other_names(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[st
     return []
 
 
+def other_scales(run: AnyRun, metres: float | None) -> list[str]:
+    """Return a line on each scale of training that is far from these metres a pixel; none if unknown."""
+    lines = []
+    for member in members(run):
+        if not metres or not (theirs := member.metres_per_pixel):
+            continue
+        low, high = member.recipe.augmentation.scale_to or (theirs, theirs)
+        if not low / 2 <= metres <= high * 2:
+            seen = f"{theirs:.2g} m" if low == high else f"{low:.2g} to {high:.2g} m"
+            lines.append(f"a pixel is {metres:.2g} m, the model was trained on {seen}")
+    return list(dict.fromkeys(lines))
+
+
 def unlike(sample: Sample, trained: Normalisation) -> tuple[bool, str]:
     """Compare values with training; return True if the quantity differs, and a line on it, or empty text."""
     mean, std = np.array(trained.mean), np.array(trained.std)

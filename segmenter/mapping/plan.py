@@ -14,6 +14,7 @@ from segmenter.base.files import real
 from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import step_of
 from segmenter.grid.scenes import Layout
+from segmenter.inference.fit import other_scales
 from segmenter.mapping.jobs import MapJob, RasterRequest, tag_at_server
 from segmenter.mapping.request.inputs import Inputs
 from segmenter.mapping.request.truth import GsdOf, Images
@@ -23,7 +24,6 @@ from segmenter.raster.ground import check_label
 from segmenter.raster.header import Readable
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.resampled import ModelGrid
-from segmenter.runs.ensemble import members
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -136,17 +136,9 @@ def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset
 
 def differences(call: Call, job: MapJob) -> list[str]:
     """Return lines on how an input differs from training, and on properties that its map loses."""
-    remarks, seen_at = list(job.info.remarks), call.gsd
-    for member in members(call.run):
-        mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel
-        if not mine or not theirs:
-            continue
-        low, high = member.recipe.augmentation.scale_to or (theirs, theirs)
-        if not low / 2 <= mine <= high * 2:
-            seen = f"{theirs:.2g} m" if low == high else f"{low:.2g} to {high:.2g} m"
-            remedy = "" if seen_at else f"; --gsd auto shows it at {theirs:.2g} m"
-            line = f"a pixel is {mine:.2g} m, the model was trained on {seen}{remedy}"
-            remarks += [line] * (line not in remarks)
+    remarks = list(job.info.remarks)
+    remedy = "" if call.gsd else "; --gsd auto shows it as in training"
+    remarks += [line + remedy for line in other_scales(call.run, call.gsd or job.info.metres_per_pixel)]
     if job.output.suffix == ".png" and job.info.georeferenced:
         remarks.append("its georeference is lost in a PNG; --format geotiff keeps it")
     return remarks

@@ -29,7 +29,7 @@ from segmenter.extras.review.places import Place
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.events import Failed, Finished, Mapped
-from segmenter.inference.fit import check_fit
+from segmenter.inference.fit import check_fit, other_scales
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
@@ -145,9 +145,10 @@ class _ImageJob:
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.path, self.run.bands)
         raster.mean_C = self.run.mean_C
-        for line in check_fit(self.run, raster, raster.extent, insist=self.insist):
-            warn(f"{self.path}: {line}")
         self.info = raster.info
+        fit = check_fit(self.run, raster, raster.extent, insist=self.insist)
+        for line in (*fit, *other_scales(self.run, self.info.metres_per_pixel)):
+            warn(f"{self.path}: {line}")
         return raster
 
     def cells(self) -> tuple[int, int]:

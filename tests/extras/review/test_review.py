@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from datasets.commands.review import main
 from segmenter.base.errors import DatasetError, OutputError, SegmenterError
+from segmenter.base.terminal import listening
 from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
 from segmenter.extras.review.held_out import LEVELS, Cells, Judged
@@ -324,7 +325,11 @@ def test_places_of_one_name_are_told_apart_and_without_georeference_they_have_no
     systems = {"metres": "EPSG:25833", "nowhere": None}
     pixels = np.full((SIDE, SIDE, 1), STEP, np.uint16)
     images = [str(make_geotiff(f"{name}/x.tif", pixels, crs=crs)) for name, crs in systems.items()]
-    found = teaching.spots([run_of(make_classes(K), doubtful=1)], images, SIDE, 9, 9, insist=True)
+    run = run_of(make_classes(K), doubtful=1)
+    run.metres_per_pixel, run.recipe.augmentation = 2.0, SimpleNamespace(scale_to=None)
+    with listening() as said:
+        found = teaching.spots([run], images, SIDE, 9, 9, insist=True)
+    assert sum("trained on 2 m" in line for line in said.warnings) == 1
     places.write_polygons([spot.place for spot in found], {}, tmp_path / "next.gpkg")
     meta, _, wkb, values = pyogrio.raw.read(tmp_path / "next.gpkg")
     assert meta["crs"] == "EPSG:25833"
