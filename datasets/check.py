@@ -22,7 +22,7 @@ from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
 from segmenter.raster.ground import alignment_errors
-from segmenter.raster.header import names_of, order_of, used_names
+from segmenter.raster.header import Names, names_of, order_of, other_names, used_names
 
 from .files import few
 from .gsd import contradictions, gsd_line
@@ -257,6 +257,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
         remarks=(
             *(audit.remark for audit in audits if audit.remark is not None),
             *contradictions(images),
+            *_other_names(audits),
             *_one_class(dataset),
         ),
         scale=gsd_line(dataset, images) if images else "",
@@ -358,14 +359,27 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
 
 def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images whose named bands are in another order than in the majority."""
-    images = [(audit, audit.info) for audit in audits if audit.info is not None]
-    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in images)))
-    wanted = counts.most_common(1)[0][0] if counts else ()
+    wanted, images = _usual_names(audits)
     for audit, info in images:
         if order_of(wanted, names_of(info), audit.bands) is not None:
             got = ", ".join(map(str, used_names(info, audit.bands)))
             text = f"{info.path}: expected bands named {', '.join(map(str, wanted))} as most have, got {got}"
             yield Finding("bands", f"{text}; bring the bands of all files into one order", audit.scene)
+
+
+def _usual_names(audits: list[_Audit]) -> tuple[Names, list[tuple[_Audit, RasterInfo]]]:
+    """Return the band names of most images, and the images that could be opened."""
+    images = [(audit, audit.info) for audit in audits if audit.info is not None]
+    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in images)))
+    return counts.most_common(1)[0][0] if counts else (), images
+
+
+def _other_names(audits: list[_Audit]) -> Iterator[str]:
+    """Yield a line on each band that is named otherwise than in the majority of images, the others alike."""
+    wanted, images = _usual_names(audits)
+    for audit, info in images:
+        for usual, own in other_names(wanted, info, audit.bands):
+            yield f"{info.path}: a band is named {own}, in most images {usual}"
 
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:

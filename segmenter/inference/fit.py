@@ -21,7 +21,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.windows import SAMPLE_SIDE, sample_windows
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import RasterInfo
-from segmenter.raster.header import Readable, names_of, order_of
+from segmenter.raster.header import Readable, names_of, order_of, other_names
 from segmenter.runs.ensemble import AnyRun, members
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"
@@ -125,15 +125,8 @@ def _other_order(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[st
 
 
 def _other_names(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[str]:
-    """Return a line on a band of another name, where others are named as in training: words of one kind."""
-    names = names_of(info)
-    for member in members(run):
-        both = zip(member.band_names, (names[band - 1] for band in bands), strict=False)
-        pairs = [(theirs, mine) for theirs, mine in both if theirs and mine]
-        other = [f"a band is named {mine}, in training {theirs}" for theirs, mine in pairs if mine != theirs]
-        if len(other) < len(pairs):
-            return other
-    return []
+    names = [each for member in members(run) for each in other_names(member.band_names, info, bands)]
+    return [f"a band is named {mine}, in training {theirs}" for theirs, mine in dict.fromkeys(names)]
 
 
 def other_scales(run: AnyRun, metres: float | None) -> list[str]:

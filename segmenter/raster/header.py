@@ -258,6 +258,18 @@ def used_names(info: RasterInfo, bands: Sequence[int]) -> Names:
     return used if any(used) else ()
 
 
+def other_names(wanted: Names, info: RasterInfo, bands: Sequence[int]) -> list[tuple[str, str]]:
+    """Return the (wanted, own) names of bands that differ, where another band has the wanted one.
+
+    Without such a band, the names may be other words for the same.
+    """
+    names = names_of(info)
+    both = zip(wanted, (names[band - 1] for band in bands), strict=False)
+    pairs = [(one, own) for one, own in both if one and own]
+    differing = [(one, own) for one, own in pairs if one != own]
+    return differing if len(differing) < len(pairs) else []
+
+
 def order_of(wanted: Names, names: Names, bands: Sequence[int]) -> tuple[int, ...] | None:
     """Return the 1-based bands of a file that have the wanted names, if `bands` have other names.
 

@@ -229,17 +229,18 @@ def test_check_as_json_is_all_that_stdout_gets(
     assert "unknown value" in said.err
 
 
-def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
+def test_a_scene_whose_named_bands_are_others_or_in_another_order_is_found(
     tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
 ) -> None:
     scenes = []
-    for i, names in enumerate([("red", "green"), ("red", "green"), ("green", "red")]):
+    for i, names in enumerate([("red", "green"), ("red", "green"), ("green", "red"), ("red", "nir")]):
         image = make_geotiff(f"i{i}.tif", rng.integers(0, 9, (*SHAPE, 2), np.uint8), descriptions=names)
         label = make_geotiff(f"l{i}.tif", rng.integers(0, 3, SHAPE, np.uint8))
         scenes.append(Scene(f"s{i}", image, label, f"s{i}", "train"))
     dataset = Dataset("made", tmp_path, tuple(scenes), make_classes(3))
-    kinds = [(finding.kind, finding.scene) for finding in check_dataset(dataset, progress=False).findings]
-    assert ("bands", scenes[2]) in kinds
+    report = check_dataset(dataset, progress=False)
+    assert [finding.scene for finding in report.findings if finding.kind == "bands"] == [scenes[2]]
+    assert [Path(line.partition(":")[0]).name for line in report.remarks] == ["i3.tif"]
     with refused(DatasetError, where="i2.tif", got="green, red"):
         band_statistics(dataset, progress=False)
 
