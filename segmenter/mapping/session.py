@@ -41,6 +41,7 @@ from segmenter.mapping.request.truth import Images, check_shared, images_of_inpu
 from segmenter.mapping.scoring import Outcome, Scoring, count_further, score_kept, write_scores
 from segmenter.raster import (
     check_drivers,
+    crs_title,
     extent_text,
     quiet_gdal,
     quiet_libtiff,
@@ -170,6 +171,9 @@ def _plan(call: Call, images: Images) -> tuple[list[MapJob], list[SegmenterError
     if beside and not jobs and not failures:
         raise _all_beside(call.request, images, beside)
     _tell_left_out(images, beside)
+    systems = {"no CRS" if job.info.crs is None else crs_title(job.info.crs) for job in jobs}
+    if call.request.bbox is not None and len(systems) > 1:
+        warn(f"--bbox: touches inputs of {', '.join(sorted(systems))}: the same numbers, maybe other places")
     if images.truth is not None:
         check_shared(images.truth, jobs)
     if call.request.mosaic and jobs:

@@ -85,6 +85,10 @@ def test_inputs_beside_the_box_are_left_out_and_counted(call: Call, capsys: Any)
     assert {name: (s.height, s.width) for name, s in sizes.items()} == {"1.tif": (60, 50), "2.tif": (60, 10)}
     assert call("0.tif", "--bbox", 900, 0, 901, 1, output="none") == 2
     assert "1 inputs" in capsys.readouterr().err
+    spec = RasterSpec(transform=Affine(1, 0, 100, 0, -1, 100), crs=rasterio.CRS.from_epsg(25833))
+    write_raster(Path("placed.tif"), np.ones((100, 100, 3), np.uint8), spec)
+    assert call("1.tif", "placed.tif", "--bbox", 150, 20, 160, 80, output="both") == 0
+    assert "EPSG:25833, no CRS" in capsys.readouterr().err
 
 
 def test_differences_from_training_are_one_line_each(make_geotiff: Make, call: Call, capsys: Any) -> None:
