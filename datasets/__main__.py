@@ -24,7 +24,7 @@ from segmenter.base.errors import (
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import Command, add_commands, option, parsed_command
+from segmenter.base.options import Command, OverwriteOptions, add_commands, option, parsed_command
 from segmenter.base.terminal import say, words_aside
 from segmenter.config.recipe_options import RecipeOptions
 from segmenter.extras.dask.options import ClusterOptions
@@ -254,9 +254,9 @@ def _make(given: _MakeOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StitchOptions:
+class _StitchOptions(OverwriteOptions):
     pattern: str = option(
-        ..., "the parts, in quotes; row by row in order of names", "PATTERN", positional=True, path=True
+        ..., "parts, in quotes; row by row in order of names", "PATTERN", positional=True, path=True
     )
     columns: int = option(..., "parts in a row", "N", least=1)
     output: Path = option(..., "the GeoTIFF to write", "FILE.tif")
@@ -266,7 +266,7 @@ def _stitch(given: _StitchOptions) -> int:
     from .stitch import find_parts, stitch
 
     parts = find_parts(given.pattern)
-    size = stitch(parts, given.columns, given.output)
+    size = stitch(parts, given.columns, given.free(given.output))
     say(f"{plain(str(given.output))}: {size} pixels from {len(parts)} parts")
     return 0
 

@@ -1,4 +1,4 @@
-"""Commands on run directories: show, compare, describe, pack into one file, unpack."""
+"""Commands on run directories: report, compare, describe, pack into one file, unpack."""
 
 from __future__ import annotations
 

@@ -128,6 +128,10 @@ def test_stitch_command(tmp_path: Path, make_geotiff: Make, capsys: pytest.Captu
     command = ["stitch", f"{tmp_path}/part_*.tif", "--columns", "3", "--output", str(tmp_path / "o.tif")]
     assert run_script(lambda: main(command)) == 0
     assert "o.tif: 50×64 pixels from 9 parts" in capsys.readouterr().out
-    command[3] = "4"
+    assert run_script(lambda: main(command)) == 2
+    assert "o.tif: exists already" in capsys.readouterr().err
+    assert run_script(lambda: main([*command, "--overwrite"])) == 0
+    capsys.readouterr()
+    command[3], command[5] = "4", str(tmp_path / "other.tif")
     assert run_script(lambda: main(command)) == 2
     assert "multiple of 4" in capsys.readouterr().err
