@@ -33,6 +33,8 @@ _IN_JSON = (
     ("color", "colour", "rgb", "hex"),
 )
 """Keys of a class in JSON: of its name, code and colour."""
+_SPEAKS = re.compile(r"[ck]lass|name|label|[ck]ategor|legend", re.I)
+"""Keys of lists of classes."""
 _NOWHERE = re.compile(
     r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none)",
     re.I,
@@ -184,7 +186,8 @@ def _of_line(line: str, number: int) -> tuple[list[str], int | None, int | None]
 def _of_json(data: Any) -> Iterator[str]:
     """Yield a line for each class: of records, names, names by code or colour, or the reverse.
 
-    Beside lists and records single values are no classes.
+    Settings are none: single values beside lists and records, pairs of which some have a number and others a
+    text, and lists of texts whose key does not speak of classes.
     """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         yield from data
@@ -206,13 +209,13 @@ def _of_json(data: Any) -> Iterator[str]:
             for key, value in data.items()
             if isinstance(value, dict) or (isinstance(value, list) and any(type(x) is not int for x in value))
         }
-        for key, value in (nested or data).items():
+        for key, value in nested.items():
             if isinstance(value, dict):
                 yield from _of_json({"id": key, **value})
-            elif key in nested:
+            elif _SPEAKS.search(str(key)) or not all(isinstance(each, str) for each in value):
                 yield from _of_json(value)
-            else:
-                yield _cells([key, value])
+        if not nested and len({type(value) for key, value in data.items() if key != "id"}) == 1:
+            yield from (_cells([key, value]) for key, value in data.items())
 
 
 def _cells(values: Sequence[Any]) -> str:

@@ -443,6 +443,20 @@ def test_the_table_of_a_raster_of_arcgis_names_the_classes(tmp_path: Path, rng: 
     assert codes(made.planned(tmp_path)[2].classes) == {name: code for code, name in enumerate(names)}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epochs: 2\nbatch: 1\nseed: 0\nrate: 0.1\n",
+        "bands: [red, green, blue]\n",
+        "data:\n  workers: 2\n  gpu: 0\n  shuffle: true\n  splits: [train, val, test]\nmodel: {depth: 1}\n",
+    ],
+)
+def test_settings_name_no_classes(tmp_path: Path, rng: Rng, text: str) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / "config.yaml").write_text(text)
+    assert codes(made.planned(tmp_path)[2].classes) == {f"class {code}": code for code in range(3)}
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "gb18030"])
 def test_lists_are_read_as_windows_writes_them(tmp_path: Path, rng: Rng, encoding: str) -> None:
     names = (
