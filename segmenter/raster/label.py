@@ -173,10 +173,11 @@ class _Void:
         values = [usable(info.nodata[band - 1], dataset.dtypes[0]) for band in bands]
         self.nodata = None if None in values else tuple(value for value in values if value is not None)
         # A TIFF's palette has no transparency: GDAL gives that of its nodata value.
-        clear = np.zeros(256, np.bool_) if palette is None else palette[:, 3] == 0
+        clear = np.zeros(1, np.bool_) if palette is None else palette[:, 3] == 0
+        entry = 0 if self.nodata is None else int(self.nodata[0]) % len(clear)
         if info.driver == "GTiff" and self.nodata is not None and len(bands) == 1:
-            clear[int(self.nodata[0]) % 256] = False
-        elif clear.any() and self.nodata is not None and clear[int(self.nodata[0]) % 256]:
+            clear[entry] = False
+        elif self.nodata is not None and clear[entry]:
             self.nodata = None  # a PNG's transparent entry, which is no question
         self._clear = clear if clear.any() else None
 
@@ -247,14 +248,16 @@ class LabelIds:
 
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:
-    """Return the (256, 4) colours and opacities of a palette; None if the band has none."""
+    """Return (256 or 65536, 4) colours and opacities of a palette of 8 or 16 bits; None if there is none."""
     try:
         entries = dataset.colormap(1)
     except ValueError:
         return None
-    table = np.zeros((256, 4), np.uint8)
+    if dataset.dtypes[0] not in ("uint8", "uint16"):
+        return None
+    table = np.zeros((np.iinfo(dataset.dtypes[0]).max + 1, 4), np.uint8)
     table[:, 3] = 255
     for index, colour in entries.items():
-        if index < 256:
+        if index < len(table):
             table[index] = colour
     return table

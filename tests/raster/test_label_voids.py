@@ -98,6 +98,17 @@ def test_nodata_that_is_a_class_is_asked_about(
         np.testing.assert_array_equal(label.ids(), np.where(ids == 0, IGNORE, ids))
 
 
+@pytest.mark.parametrize("encoding", ["codes", "colours"])
+def test_palettes_of_16_bits(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any, encoding: str
+) -> None:
+    ids, _ = truth
+    classes = make_classes(3, encoding, first_code=600)
+    table = {600 + i: (*colour, 255) for i, colour in enumerate(classes.palette()[:3].tolist())}
+    with LabelRaster(make_geotiff("l.tif", ids.astype(np.uint16) + 600, colours=table), classes) as label:
+        np.testing.assert_array_equal(label.ids(), ids)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "float32"])
 def test_codes_beyond_16_bits_can_be_ignored(
     make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any, dtype: str
