@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, counted, plain
+from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.base.terminal import say, warn
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
@@ -41,8 +42,10 @@ def train_folds(
 
     Raises:
         ConfigError: the recipe has no folds, or an option is of one run.
+        CheckpointError: the folder holds a run of its own.
     """
     from segmenter.runs.checkpoints import has_checkpoint
+    from segmenter.runs.run import RUN_FILE
     from segmenter.runs.score_files import fold_path, fold_table
 
     folds = recipe.dataset.split.folds if isinstance(recipe.dataset, FolderConfig) else 0
@@ -59,6 +62,8 @@ def train_folds(
             remedy="train one fold by --set dataset.split.fold=1",
         )
     folder = given.run or Path("runs") / recipe.name
+    if os.path.exists(folder / RUN_FILE):  # predict.py would map with it, not with the folds
+        raise CheckpointError(folder, "holds a run already", remedy="name another with --run")
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
     recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]
     if leaks := _leaks([load_dataset(own) for own in recipes]):

@@ -23,6 +23,7 @@ from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
+from segmenter.runs.score_files import folds_in
 from segmenter.sampling import Plan, held_by_rows, part_title, plan
 from segmenter.sampling.quotas import Part, Quota, tiles_of_parts
 from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
@@ -95,6 +96,10 @@ def check_run_directory(
                 path,
                 f"holds the best model of a run, {BEST}, without a checkpoint to go on from",
                 remedy="move it elsewhere, or name another directory with --run",
+            )
+        if folds_in(path):
+            raise CheckpointError(
+                path, "holds the folds of a training", remedy="name another directory with --run"
             )
         return None
     checkpoint = checkpoint_to_resume(path, resume_from)

@@ -20,7 +20,7 @@ from datasets.start.choice import Choice, nested, recipe_text
 from datasets.start.look import look
 from datasets.start.plan import plan
 from datasets.synthetic.make import make_naic2020, make_potsdam
-from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
+from segmenter.base.errors import CheckpointError, ConfigError, DatasetError, SegmenterError
 from segmenter.config.reading import load_recipe, parse, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.mapping.request.map_request import MapRequest
@@ -210,6 +210,16 @@ def test_folds_are_trained_by_one_machine(
     with refused(ConfigError, where=where):
         train_main([str(recipe), *FOLDS, "--run", str(tmp_path / "run"), *words.split()])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("there", "words"), [("run.json", FOLDS), ("fold_1/run.json", ())])
+def test_a_run_and_folds_do_not_share_a_directory(there: str, words: Sequence[str], tmp_path: Path) -> None:
+    """Else `predict.py` would map with the run, where the folds were asked for."""
+    recipe, run = made_recipe(tmp_path / "data"), tmp_path / "run"
+    (run / there).parent.mkdir(parents=True)
+    (run / there).write_text("{}")
+    with refused(CheckpointError, where=run):
+        train_main([str(recipe), "--run", str(run), *words])
 
 
 @pytest.mark.parametrize(("apart", "leaks"), [(0, True), (60, True), (83, False)])
