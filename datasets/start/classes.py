@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError, counted
 from segmenter.base.threads import in_threads
+from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, own_colour, unpacked
 from segmenter.grid.scenes import Scene
@@ -279,7 +280,9 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
     others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
     yield Choice("dataset.vector.attribute", attribute, f"{counted(sum(counts), 'polygon')}: {shown}", others)
-    names, alone, empty = sorted(values), len(values) == 1, counts.count(0)
+    nowhere = [name for name in sorted(values) if Entry(name).nowhere]
+    names = sorted(values.keys() - set(nowhere)) or nowhere
+    meant, alone, empty = dict.fromkeys(nowhere, IGNORE_WORD), len(names) == 1, counts.count(0)
     if not alone and sum(counts) <= _MOST_DRAWN:
         areas: dict[str, list[float]] = {name: [] for name in names}
         for drawn in (VectorFile(root / file, attribute).within(_EVERYWHERE) for file in files):
@@ -288,8 +291,11 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
         above = sorted(names, key=lambda name: (float(np.median(areas[name])), name))
         yield Choice("dataset.vector.order", above, "where polygons overlap, the smaller lie above")
     if attribute and alone:
-        yield Choice("dataset.vector.values", {names[0]: _named(names[0], attribute)}, "the only value")
-        names = [_named(names[0], attribute)]
+        meant[names[0]] = _named(names[0], attribute)
+        names = [meant[names[0]]]
+    if meant:
+        why = f"named {few(nowhere)}" if nowhere else "the only value"
+        yield Choice("dataset.vector.values", meant, why)
     other = "pixels outside all polygons are ignored; they may be a class: vector.outside"
     if alone or empty:
         why = f"{counted(empty, 'file')} without a polygon" if empty else "polygons of one class"

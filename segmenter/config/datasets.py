@@ -373,11 +373,15 @@ class VectorLabels(Section):
     crs: str | None = setting(None, "", "of files without one, as EPSG:25832")
 
     def check(self, classes: list[str]) -> None:
-        """Refuse classes that the dataset does not have.
+        """Refuse classes that the dataset does not have, and one that cannot be told from ignored pixels.
 
         Raises:
             PydanticCustomError: a class is unknown; the message names the setting.
         """
+        if IGNORE_WORD in classes:
+            raise PydanticCustomError(
+                "dataset.classes", "ignore means pixels that count nowhere; give the class another name"
+            )
         named = [("values", name) for name in self.values.values()]
         named += [("order", name) for name in self.order] + [("outside", self.outside)]
         for key, name in named:

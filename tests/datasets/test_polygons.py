@@ -182,6 +182,7 @@ def test_a_recipe_is_read_and_explained(scenes: Path) -> None:
         ({"vector": {"order": ["road", "road"]}}, "got road twice"),
         ({"vector": {"outside": "sea"}}, r"vector\.outside: .* got sea"),
         ({"vector": {"values": {"a": "sea"}}}, r"vector\.values: .* got sea"),
+        ({"classes": [{"name": "ignore"}]}, r"dataset\.classes"),
         ({"encoding": "colours"}, r"dataset\.encoding"),
         ({"labels": "{name}.tif.png"}, "every class to have a code"),
     ):

@@ -511,7 +511,7 @@ def test_polygons_of_tiles_with_few_words_have_classes(
     tmp_path: Path, rng: Rng, attribute: str, empty: bool
 ) -> None:
     pytest.importorskip("pyogrio")
-    words = [["wood", "water"], ["wood", "road"], ["water", "road"], ["road", "road", "wood"]]
+    words = [["wood", "water"], ["wood", "road", "ignore"], ["water", "road"], ["road", "road", "wood"]]
     for i, each in enumerate(words):
         more = [{"a_class": len(word)} if attribute == "class" else {} for word in each]
         tile(tmp_path, rng, i, [{"fid_": k, attribute: word, **more[k]} for k, word in enumerate(each)])
