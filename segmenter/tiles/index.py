@@ -338,7 +338,7 @@ def _joined(
             scenes[0].split,
             expected=f"tiles with at least {min_labelled:.1%} labelled pixels with data, none of "
             f"{len(enough)} has so many",
-            remedy="lower tiles.min_labelled or look at the labels",
+            remedy="lower tiles.min_labelled or tiles.size, or look at the labels",
         )
     return TileIndex(
         scenes=scenes,
