@@ -268,7 +268,7 @@ def _explain(error: ErrorDetails, where: str) -> ConfigError:
         return ConfigError(f"{place}.kind", expected=kinds, got=shortened(str(kind)))
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
-    message = message.replace("valid tuple", "list")
+    message = message.replace("valid tuple", "list").replace("valid string", "text (a number in quotes)")
     unit = unit_of(section, location[-1]) if location else ""
     message = f"{message[:1].lower()}{message[1:]}" + (f" ({unit})" if unit else "")
     # A whole section as the culprit would bury the message.

@@ -116,6 +116,12 @@ def naic_files(names: Iterable[str]) -> list[str]:
     return [file for name in names for file in (f"train/images/{name}.tif", f"train/labels/{name}.png")]
 
 
+def test_a_number_as_a_name_is_to_be_quoted(tmp_path: Path) -> None:
+    """It is not taken as text: YAML reads 010 as 8."""
+    with refused(ConfigError, where="dataset.leave_out.0", expected="in quotes", got=3):
+        load(tmp_path, "naic2020", leave_out=[3])
+
+
 def test_naic_pairs_by_stem_and_holds_out_a_stable_share(tmp_path: Path) -> None:
     few = load(touch(tmp_path, naic_files(str(i) for i in range(300))), "naic2020")
     assert len(few.of("validation")) == 30
