@@ -45,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "all refused": {"refused": (16, 32, 64, 128), "maps": 0},
     "no class at all": {"rates": (0.0,) * 6, "refused": (16, 32, 64, 128)},
+    "plans without a class": {"rates": (0.0,) * 6},
     "hostile names": {"names": HOSTILE, "rates": RATES, "map_names": HOSTILE, "maps": 8, "run": 5},
 }
 

@@ -334,7 +334,7 @@ def _plans(diagnosis: Diagnosis) -> Section:
         for p in diagnosis.plans
         if p.refused
     ]
-    if report_charts.made(diagnosis):
+    if report_charts.made(diagnosis) and diagnosis.rarest_first:
         batch = main_batch(diagnosis)
         blocks += side_by_side(report_charts.complete_steps(diagnosis))
         blocks += [report_charts.plan_table(diagnosis)]
