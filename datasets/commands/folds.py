@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -62,7 +61,7 @@ def train_folds(
             remedy="train one fold by --set dataset.split.fold=1",
         )
     folder = given.run or Path("runs") / recipe.name
-    if os.path.exists(folder / RUN_FILE):  # predict.py would map with it, not with the folds
+    if (folder / RUN_FILE).exists():  # predict.py would map with it, not with the folds
         raise CheckpointError(folder, "holds a run already", remedy="name another with --run")
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
     recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]

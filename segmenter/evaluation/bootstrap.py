@@ -165,7 +165,7 @@ def _bounds(levels: Sequence[Units]) -> tuple[float, float] | None:
     count = len(levels[-1])
     if count < LEAST:
         return None
-    from scipy.special import ndtr, stdtrit  # takes long to import
+    from scipy.special import ndtr, stdtrit  # here: all that reads scores would wait for it
 
     drawn = _drawn(levels[-1])
     tail = 100 * ndtr(stdtrit(count - 1, 0.025) * math.sqrt(count / (count - 1)))

@@ -259,9 +259,9 @@ def used_names(info: RasterInfo, bands: Sequence[int]) -> Names:
 
 
 def other_names(wanted: Names, info: RasterInfo, bands: Sequence[int]) -> list[tuple[str, str]]:
-    """Return the (wanted, own) names of bands that differ, where another band has the wanted one.
+    """Return the (wanted, own) names of bands that differ, if other bands of the file are named as wanted.
 
-    Without such a band, the names may be other words for the same.
+    If none is, its names may be other words for the same.
     """
     names = names_of(info)
     both = zip(wanted, (names[band - 1] for band in bands), strict=False)

@@ -192,7 +192,7 @@ def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
 _MOST = 1 << 28
 """Bytes of a table: some millions of points."""
 _EMPTY = {"NA", "NaN", "nan", "NULL"}
-"""What R, NumPy and databases write into a cell without a value."""
+"""Texts that R, NumPy and databases write into a cell without a value."""
 
 
 @dataclass(frozen=True)
