@@ -214,7 +214,8 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
     if choice.mode is None and choice.window is None and share < 0.5:
         why = f"exact windows of {tiling.window} pixels would discard {1 - share:.0%} of what they compute"
         return _smooth(counts, needs, choice, f"smooth mode: {why}; --mode exact or more --memory")
-    return tiling, []
+    unused = "exact windows: --overlap and --blend-weights change nothing without --mode smooth"
+    return tiling, [] if choice.blend == Blend() else [unused]
 
 
 def share_of(

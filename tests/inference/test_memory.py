@@ -83,6 +83,7 @@ def test_smooth_where_exact_is_impossible_or_would_throw_most_of_it_away() -> No
     assert notes[1:] == ["windows of 256 pixels, the recipe has 512: more --memory would allow them"]
     for said in ({"mode": "exact"}, {"window": 352}):
         assert plan(SCENE, 1.3 * GB, **said)[0].blend is None
+    assert "--overlap" in plan(SCENE, 4 * GB, blend=blend)[1][0]
 
     needs = replace(NEEDS, network=NetworkGeometry(16, None, 650.0, "layer pool looks at the whole image"))
     tiling, notes = plan(SCENE, 4 * GB, needs)
