@@ -184,7 +184,7 @@ class Wishes:
         class_P = np.array([self.class_P[p] for p in promised], np.int64)
         odds_P = np.array([self.odds_P[p] for p in promised])
         by_odds_P = np.floor(odds_P / max(odds_P.sum(), 1e-300) * batch * ONE).astype(np.int64)
-        by_hand_P = np.array([c in hand for c in class_P.tolist()], bool)
+        by_hand_P = self._by_hand(promised)
         parts = {c: self.blocks * int((class_P == c).sum()) for c in hand}
         tiles_P = np.array([-(-hand.get(c, 0) // parts.get(c, 1)) for c in class_P.tolist()], np.int64)
         wished_P = np.maximum(ONE, np.where(by_hand_P, tiles_P * ONE, by_odds_P))
@@ -243,12 +243,19 @@ class Wishes:
         return np.array([*(self.class_P[p] for p in promised), -1], np.int64)[number_SB]
 
     def _draws(self, promised: Sequence[int], table: Kinds) -> NDArray[np.float64]:
-        """Return (T, P) how often `lift` passes of rare-class sampling draw a tile of a kind for a column."""
+        """Return (T, P) how often `lift` passes of rare-class sampling draw a tile of a kind for a column.
+
+        None for a class with an amount by hand, which stands in place of its odds.
+        """
         columns = np.array(promised, np.int64)
         odds_P = np.array(self.odds_P)[columns]
         weight_P = odds_P / np.maximum(table.holders_K[columns], 1) / max(odds_P.sum(), 1e-300)
+        weight_P[self._by_hand(promised)] = 0
         holds_TP = (table.codes_T[:, None] >> columns) & 1
         return np.asarray(self.lift * table.tiles * (holds_TP * weight_P))
+
+    def _by_hand(self, columns: Sequence[int]) -> NDArray[np.bool_]:
+        return np.isin([self.class_P[p] for p in columns], [c for c, _ in self.by_hand])
 
     def demand(self, fits_P: Ints, columns: Sequence[int], kinds: Kinds, max_repeats: int | None) -> Demand:
         """Return the demand for columns with these amounts, of the uses that an epoch has of their tiles.
@@ -256,8 +263,7 @@ class Wishes:
         By hand, tiles may be used more often. A row never needs more tiles of a class than exist.
         """
         most = 1 + max_repeats if max_repeats is not None else _NO_LIMIT
-        by_hand_P = np.isin([self.class_P[p] for p in columns], [c for c, _ in self.by_hand])
-        most_P = np.where(by_hand_P, most * kinds.different_K, kinds.holders_K)
+        most_P = np.where(self._by_hand(columns), most * kinds.different_K, kinds.holders_K)
         return Demand(np.minimum(fits_P, kinds.different_K * ONE), most_P)
 
 

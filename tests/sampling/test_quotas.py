@@ -193,6 +193,17 @@ def test_what_is_asked_by_hand_is_given_where_the_tiles_allow_it() -> None:
         plan(counts, 16, SamplingConfig(quotas={"boat": 3}), 0, 0, names=names)
 
 
+def test_by_hand_a_class_is_used_for_its_amount_alone() -> None:
+    """In place of its odds: so that it can have fewer tiles than these would give it."""
+    counts, names = table(600, [0.9, 0.4, 0.05], 4), ["land", "road", "car"]
+    by_odds, few = (plan(counts, 16, rarity(quotas=quotas), 0, 0, names=names) for quotas in ({}, {"car": 1}))
+    held = (counts >= 32)[:, 2]
+    assert held[by_odds.rows_SB].sum() > 4 * held.sum()
+    assert few.least_tiles[2] == 1
+    assert held[few.rows_SB].sum() <= max(held.sum(), few.steps) + few.fillers
+    assert not (few.wanted_SB == 2).any()
+
+
 def test_a_quota_holds_whatever_else_there_is() -> None:
     """A class that all tiles hold has one, too; classes in no tile, and those too rare, take no place."""
     config = SamplingConfig(quotas={"c1": 5})
