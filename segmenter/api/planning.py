@@ -127,7 +127,7 @@ def plan_epoch(
     plan = planned_epoch(
         *(counts, whole_number("global_batch", global_batch)),
         min_pixels=min_pixels,
-        max_repeats=max_repeats,
+        max_repeats=None if max_repeats is None else whole_number("max_repeats", max_repeats),
         seed=whole_number("seed", seed),
         epoch=whole_number("epoch", epoch),
         names=names,

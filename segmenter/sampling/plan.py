@@ -261,7 +261,7 @@ def planned_epoch(
         )
     wishes = None
     if amounts is not None and amounts.plans_amounts:
-        wishes = Wishes.of(part_table(counts, None, names), 1, amounts)
+        wishes = Wishes.of(part_table(counts, None, names), 1, amounts, global_batch)
     return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names, wishes)
 
 

@@ -159,14 +159,14 @@ class Wishes:
     blocks: int
 
     @classmethod
-    def of(cls, table: PartTable, blocks: int, config: SamplingConfig) -> Wishes:
+    def of(cls, table: PartTable, blocks: int, config: SamplingConfig, batch: int | None = None) -> Wishes:
         """Return the wishes for the columns of a table.
 
         Raises:
-            DatasetError: the recipe names an unknown class.
+            DatasetError: as in `check_quotas`.
         """
         names = list(table.names or ())
-        check_quotas(config, names)
+        check_quotas(config, names, batch)
         odds_P = np.zeros(len(table.parts))
         if config.quota == "rarity":
             odds_P = rare_class_odds(table.counts_NP, config.min_pixels, config.rare_temperature)

@@ -51,7 +51,10 @@ def test_quotas_are_those_of_a_training(counts: Any) -> None:
     assert f"{made.tiles['z']:.1f}" in repr(made)
     for wrong in (
         *({"quota": "much"}, {"lift": 0.5}, {"lift": 5}),  # the last without rarity
-        *({"quotas": wrong} for wrong in ({"w": 0}, {"v": 1}, {"w": 2.5}, {"w": "2"}, None, ["w"])),
+        *(
+            {"quotas": wrong}
+            for wrong in ({"w": 0}, {"w": 13}, {"v": 1}, {"w": 2.5}, {"w": "2"}, None, ["w"])
+        ),
     ):
         with pytest.raises(DatasetError):
             plan_epoch(counts, 12, classes="wxyz", **wrong)
@@ -102,6 +105,7 @@ def test_numbers_of_numpy_are_numbers_and_others_are_refused(pair: tuple[Path, P
         lambda: index_tiles([pair], CLASSES, bands=["1"]),  # type: ignore[list-item]
         lambda: plan_epoch(tiles, 8.0),  # type: ignore[arg-type]
         lambda: plan_epoch(tiles, 8, epoch=1.5),  # type: ignore[arg-type]
+        lambda: plan_epoch(tiles, 8, max_repeats=1.5),  # type: ignore[arg-type]
         lambda: forecast(tiles).probability("8"),  # type: ignore[arg-type]
     ):
         with pytest.raises(DatasetError):
