@@ -153,7 +153,7 @@ class QuotaFacts:
     """The first epoch's plan with amounts of tiles, at the recipe's batch size.
 
     Attributes:
-        lift: `sampling.lift` of the plan; None for one tile of each class.
+        lift: `sampling.lift` of the plan; None for `sampling.quota: presence`.
         tiles: mean tiles of each class that a step is promised; 0 for a class without a promise.
         uses: mean uses of the tiles of each class; None for a class without tiles.
     """
@@ -218,8 +218,8 @@ class Diagnosis:
         run: coverage of a run; None if none was given.
         scales: classes by scale; None if the scenes have one scale, or unknown scales.
         samplings: each sampling method at each batch size; empty in a diagnosis of an older version.
-        quotas: one tile of each class, then amounts by rarity at rising lifts; empty as `samplings`, and
-            where nothing can be planned.
+        quotas: `sampling.quota: presence`, then `rarity` at rising lifts, each with the recipe's
+            `sampling.quotas`; empty as `samplings`, and where nothing can be planned.
     """
 
     version: int

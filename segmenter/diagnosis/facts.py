@@ -36,7 +36,7 @@ from segmenter.grid.scenes import Dataset
 from segmenter.runs.log import run_coverage
 from segmenter.sampling import TileStrata, held_by_rows, order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
-from segmenter.sampling.quotas import part_table
+from segmenter.sampling.quotas import check_quotas, part_table
 from segmenter.tiles.gsd import scene_gsds
 from segmenter.tiles.index import TileIndex
 
@@ -68,13 +68,14 @@ def diagnose(
         run: a run directory, whose coverage is compared with the promises.
 
     Raises:
-        DatasetError: the split has no tiles.
+        DatasetError: the split has no tiles; the recipe's quotas are of other classes, or beyond the batch.
         CheckpointError: `run` has no log of coverage, or another number of classes.
         RasterError: an image's header cannot be read.
     """
     if not len(index):
         raise DatasetError(dataset.root, expected="tiles to tell the coverage of, the split has none")
     names = dataset.classes.names
+    check_quotas(recipe.sampling, names, recipe.training.global_batch)
     ran = None if run is None else run_coverage(run, names)  # refused before any work is done
     pixels = recipe.sampling.min_pixels
     statistics = class_statistics(index.counts_NK, index.scene_N, pixels)
@@ -314,14 +315,15 @@ def _one(
 
 
 def _quotas(recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools) -> list[QuotaFacts]:
-    """Return what amounts of tiles by rarity cost at each lift; nothing if the batch cannot be planned."""
+    """Return what amounts of tiles cost by presence and at each lift; nothing if the batch has no plan.
+
+    What the recipe asks for by hand holds in all.
+    """
     facts: list[QuotaFacts] = []
     own = recipe.sampling.lift if recipe.sampling.quota == "rarity" else _LIFTS[0]
     for lift in (None, *sorted({*_LIFTS, own})):
         amounts = {"quota": "presence"} if lift is None else {"quota": "rarity", "lift": lift}
-        rules = recipe.sampling.model_copy(
-            update={"method": "plan", "coverage": "relaxed", "quotas": {}, **amounts}
-        )
+        rules = recipe.sampling.model_copy(update={"method": "plan", "coverage": "relaxed", **amounts})
         changed = recipe.model_copy(update={"sampling": rules})
         try:
             result = planned(dataset, index, changed, recipe.training.global_batch)

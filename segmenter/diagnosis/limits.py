@@ -97,7 +97,10 @@ def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassS
         ("label", _label(case)),
     ]
     levers = [Lever(lever, text) for lever, text in texts if text]
-    return Limit(case.id, _why(case), levers + nowhere)
+    apart = (
+        " This is without the recipe's quotas, which repeat more." if recipe.sampling.plans_amounts else ""
+    )
+    return Limit(case.id, _why(case) + apart, levers + nowhere)
 
 
 def _no_pixel(names: list[str]) -> str:
@@ -138,8 +141,9 @@ def _at_the_recipes_batch(case: _Case) -> str:
         return f"{at} {steps}, so tiles that hold it are repeated {result.steps - case.held} times at least."
     text = f"{at} {steps}, no more than tiles that hold it: it forces no repeats."
     if result.coverage_repeats:
-        cause = "sampling.quota" if case.recipe.sampling.plans_amounts else "How the classes fall together"
-        text += f" {cause} costs {counted(result.coverage_repeats, 'repeat')} all the same."
+        text += (
+            f" How the classes fall together costs {counted(result.coverage_repeats, 'repeat')} all the same."
+        )
     return text
 
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 import rasterio
 
-from segmenter.base.errors import CheckpointError
+from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig, TilesConfig
 from segmenter.diagnosis import Diagnosis, diagnose, table
@@ -193,16 +193,18 @@ def test_each_sampling_is_the_epoch_that_training_would_have(image: Path) -> Non
     assert line[1:3] + line[-1:] == ["16", str(one["steps"]), str(one["most_uses"])]
 
 
-def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path) -> None:
+@pytest.mark.parametrize("by_hand", [{}, {"b": 3}])
+def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path, by_hand: dict[str, int]) -> None:
     counts = table_of()
-    found = diagnosed(counts, image, (16,), config=recipe(seed=5))
+    found = diagnosed(counts, image, (16,), config=recipe(seed=5, sampling={"quotas": by_hand}))
     assert [one["lift"] for one in found["quotas"]] == [None, 1, 2, 3, 5]
-    for one in found["quotas"][1:]:
-        rules = SamplingConfig(quota="rarity", lift=one["lift"])
-        result = plan(counts, 16, rules, 5, 0)
+    assert found["plans"][0]["coverage_repeats"] == found["quotas"][0]["repeats"]
+    assert ("without the recipe's quotas" in found["limit"]["why"]) == bool(by_hand)
+    for one in found["quotas"]:
+        rules: Data = {"quota": "rarity", "lift": one["lift"]} if one["lift"] else {}
+        result = plan(counts, 16, SamplingConfig(quotas=by_hand, **rules), 5, 0, names="abcd")
         assert (one["steps"], one["repeats"]) == (result.steps, result.coverage_repeats)
-        given = dict(zip(result.promised, result.quotas, strict=True))
-        assert one["tiles"] == [given[c].given if c in given else 0 for c in range(counts.shape[1])]
+        assert one["tiles"] == [result.mean_tiles.get(c, 0) for c in range(counts.shape[1])]
         shown = (counts >= 32)[result.rows_SB].sum(axis=(0, 1))
         held = (counts >= 32).sum(axis=0)
         assert one["uses"] == [s / n if n else None for s, n in zip(shown, held, strict=True)]
@@ -237,6 +239,12 @@ def test_strict_is_refused_as_training_would_be_and_off_is_shown_as_if_planned(i
     assert "b is held by 4 tiles" in strict["plans"][0]["refused"]
     off = diagnosed(rare(100, 4), image, (10,), config=recipe(sampling={"coverage": "off"}))
     assert (off["plans"][0]["promised"], off["plans"][0]["coverage_repeats"]) == ([0, 1], 7)  # 11 steps
+
+
+@pytest.mark.parametrize(("quotas", "got"), [({"boat": 2}, "boat"), ({"a": 8, "b": 9}, 17)])
+def test_quotas_that_a_training_refuses_are_refused(image: Path, quotas: dict[str, int], got: object) -> None:
+    with refused(DatasetError, where="sampling.quotas", got=got):
+        diagnosed(rare(100, 40), image, config=recipe(sampling={"quotas": quotas}))
 
 
 def test_advice_on_batch_and_labels_comes_true(image: Path) -> None:

@@ -350,8 +350,9 @@ def _quotas(diagnosis: Diagnosis) -> Section:
     text = (
         "sampling.quota: presence puts each promised class into at least one tile of a step. quota: rarity "
         "asks for more tiles of a class the rarer its pixels are, and uses tiles with rare classes more "
-        "often, the more so the higher sampling.lift is. Each cell has the mean number of tiles that a step "
-        "is promised and, in brackets, how often the tiles with that class are used in an epoch."
+        "often, the more so the higher sampling.lift is. The recipe's sampling.quotas hold in all columns. "
+        "Each cell has the mean number of tiles that a step is promised and, in brackets, how often the "
+        "tiles with that class are used in an epoch."
     )
     caption = f"Tiles of each class in a step of {number(diagnosis.global_batch or 0)}, and uses of its tiles"
     table = Table(caption, quota_header(diagnosis), quota_rows(diagnosis))
