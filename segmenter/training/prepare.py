@@ -290,7 +290,7 @@ def _describe_quotas(
 ) -> list[str]:
     """Return a line on the tiles of each class in a step, if some have or wish for more than one."""
     quotas = list(zip(first.promises, first.quotas, strict=True)) if first.quotas else []
-    unpromised = [c for c in first.best_effort if names[c] in sampling.quotas]
+    unpromised = [c for c, name in enumerate(names) if name in sampling.quotas and c not in first.promised]
     quotas += [(Part(c), Quota(sampling.quotas[names[c]] / first.blocks, 0)) for c in unpromised]
     amounts, fewer = [], False
     for part, quota in quotas:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from datasets import load_dataset
 from datasets.__main__ import main
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, run_script
 from segmenter.config.reading import load_recipe, recipe_from
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
+from segmenter.sampling import plan
 from segmenter.training import checks
 from segmenter.training.checks import check_memory
-from segmenter.training.prepare import epoch_plan, few_steps, prepare_tiles
+from segmenter.training.prepare import describe_plan, epoch_plan, few_steps, prepare_tiles
 from tests.helpers.made_rasters import written
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
@@ -90,6 +92,19 @@ def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
     for name, code in (("scarce", 2), ("left", 1)):
         assert check(file, f"training.best_by=iou:{name}") == code
     assert capsys.readouterr().err.count("got scarce") == 1
+
+
+def test_the_start_says_what_is_given_of_each_amount_by_hand() -> None:
+    """Of a class with tiles for it, of one with too few to be in every step, and of one in no tile."""
+    counts, names = np.full((40, 4), [4000, 0, 0, 0]), ["land", "road", "car", "boat"]
+    counts[:20, 1], counts[0, 2] = 100, 100
+    rules = SamplingConfig(quotas={"road": 3, "car": 2, "boat": 2}, max_repeats_per_tile=2)
+    first = plan(counts, 8, rules, 0, 0, names=names)
+    index: Any = SimpleNamespace(counts_NK=counts, strata=None)
+    said = describe_plan(first, rules, index, names)[-1]
+    assert [part in said for part in ("road 3.0,", "car 0.0 (wished 2.0)", "boat 0.0 (wished 2.0)")] == [
+        True
+    ] * 3
 
 
 def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
