@@ -62,7 +62,8 @@ def loader_and_plan(recipe_file: Path, *settings: str, replicas: int = 1) -> tup
     dataset = load_dataset(recipe)
     index: TileIndex = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
-    rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 1, replicas=replicas)
+    keys = (index.counts_NK, BATCH, recipe.sampling, recipe.seed, 1)
+    rows = plan(*keys, names=dataset.classes.names, replicas=replicas)
     return BatchLoader(recipe, index, store, statistics_of(BANDS), (BATCH // replicas,) * replicas), rows
 
 

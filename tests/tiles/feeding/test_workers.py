@@ -56,6 +56,7 @@ from tests.helpers.time_limits import wait_until
 ROOT = Path(__file__).resolve().parents[3]
 VARIANTS = {
     "drawn for a class": ("sampling.method=rare_class", "sampling.per_replica=off"),
+    "in quotas": ("sampling.quotas={scarce: 3}", "augmentation.scale=0.85", "augmentation.rotation=180"),
     "ordered for replicas": ("augmentation.brightness=0",),
     "each replica's classes": ("sampling.per_replica=guarantee", "tiles.overlap=16"),
     "pasted": ("augmentation.mosaic=0.5", "augmentation.copy_paste.p=0.5"),
