@@ -429,26 +429,32 @@ def test_windows_have_the_drawn_ground_size_and_stay_in_their_scene(scaled: Data
     assert 0.35 < (logs < np.log(0.2 * 1.0) / 2).mean() < 0.65
 
 
+@pytest.mark.parametrize("quota", ["presence", "rarity"])
 @pytest.mark.parametrize(
     "changed", [{"scale_to": [0.2, 1.0], "rotation": 20}, PUT_TOGETHER], ids=["scaled", "put together"]
 )
 def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
-    scaled: Dataset, changed: dict[str, object]
+    scaled: Dataset, changed: dict[str, object], quota: str
 ) -> None:
     """The order of one replica is that of the slots, so that the scene of each tile is known."""
     recipe = scaled_recipe(
         augmentation={**changed, "brightness": 0, "contrast": 0},
-        sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
+        sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40, "quota": quota},
     )
     store, index = parts(scaled, recipe)
     loader = BatchLoader(recipe, index, store, statistics_of())
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
+    given_P = np.array([quota.given for quota in rows.quotas] or [1] * len(rows.parts))
+    shown_SP = np.zeros((rows.steps, len(rows.parts)), int)
     for step in range(rows.steps):
         _, _, label, _ = loader.load(rows, 0, step)
         stratum_B = index.strata.number_N[rows.rows_SB[step]]
-        for part in rows.parts:
+        for p, part in enumerate(rows.parts):
             tiles = [one for one, t in zip(label, stratum_B, strict=True) if part.stratum in (None, t)]
-            assert max(np.count_nonzero(one == part.class_id) for one in tiles) >= 32
+            shown_SP[step, p] = sum(np.count_nonzero(one == part.class_id) >= 32 for one in tiles)
+    assert (shown_SP >= np.floor(given_P)).all()
+    assert (np.minimum(shown_SP, np.ceil(given_P)).mean(axis=0) >= given_P - 1e-9).all()
+    assert (given_P.max() > 1) == (quota == "rarity")
     assert loader.drawn.redrawn > 0
     assert loader.drawn.replaced < loader.drawn.tiles / 2
 
