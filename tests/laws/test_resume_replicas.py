@@ -81,7 +81,7 @@ def test_stopped_on_some_replicas_resumed_on_others(
 
 @pytest.fixture(scope="module")
 def runs(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """A run on one device and one on two, with dropout; classes are dealt to the replicas, as by default.
+    """A run on one device and one on two, with dropout and quotas, whose tiles are dealt to the replicas.
 
     In float64: AdamW divides by the gradients' size, and so makes of the rounding of weights that have hardly
     any a change that can be seen, on each number of devices another one.
@@ -90,7 +90,7 @@ def runs(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> di
     recipe = made(folder / "data")
     text = yaml.safe_load(recipe.read_text())
     assert text["model"]["dropout"] > 0
-    assert "sampling" not in text
+    text |= {"sampling": {"quota": "rarity"}}
     text["training"] |= {"epochs": 2, "precision": "float64"}
     recipe.write_text(yaml.safe_dump(text))
     runs = {replicas: folder / str(replicas) for replicas in (1, 2)}
