@@ -34,7 +34,7 @@ from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.log import run_coverage
-from segmenter.sampling import TileStrata, held_by_rows, order_for_replicas, part_title, plan
+from segmenter.sampling import TileStrata, held_by_rows, mean_uses, order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
 from segmenter.sampling.quotas import check_quotas, part_table
 from segmenter.tiles.gsd import scene_gsds
@@ -330,8 +330,6 @@ def _quotas(recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools)
         except DatasetError:
             return []
         tiles = [result.mean_tiles.get(c, 0.0) for c in range(len(dataset.classes))]
-        held_K = holds_NK.sum(axis=0)
-        uses_K = np.bincount(result.rows_SB.reshape(-1), minlength=len(index)) @ holds_NK
-        uses = [float(uses / held) if held else None for uses, held in zip(uses_K, held_K, strict=True)]
+        uses = [float(uses) or None for uses in mean_uses(result.rows_SB, holds_NK)]
         facts.append(QuotaFacts(lift, result.steps, result.coverage_repeats, tiles, uses))
     return facts

@@ -24,7 +24,7 @@ from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import folds_in
-from segmenter.sampling import Plan, held_by_rows, part_title, plan
+from segmenter.sampling import Plan, held_by_rows, mean_uses, part_title, plan
 from segmenter.sampling.quotas import Part, Quota, tiles_of_parts
 from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
@@ -288,15 +288,18 @@ def describe_plan(first: Plan, sampling: SamplingConfig, index: TileIndex, names
 def _describe_quotas(
     first: Plan, sampling: SamplingConfig, index: TileIndex, names: Sequence[str]
 ) -> list[str]:
-    """Return a line on the tiles of each class in a step, if some have or wish for more than one."""
+    """Return a line on tiles and uses of each class, if some have or wish for more than one tile a step."""
+    uses_K = mean_uses(first.rows_SB, index.counts_NK >= sampling.min_pixels)
     quotas = list(zip(first.promises, first.quotas, strict=True)) if first.quotas else []
     unpromised = [c for c, name in enumerate(names) if name in sampling.quotas and c not in first.promised]
     quotas += [(Part(c), Quota(sampling.quotas[names[c]] / first.blocks, 0)) for c in unpromised]
     amounts, fewer = [], False
     for part, quota in quotas:
-        less = quota.wished - quota.given >= 0.05
+        less, uses = quota.wished - quota.given >= 0.05, uses_K[part.class_id]
+        remarks = [f"wished {first.blocks * quota.wished:.1f}"] * less
+        remarks += [f"tiles used {uses:.1f} times"] * bool(uses >= 1.05)
         amount = f"{part_title(part, names, index.strata)} {first.blocks * quota.given:.1f}"
-        amounts.append(amount + (f" (wished {first.blocks * quota.wished:.1f})" if less else ""))
+        amounts.append(amount + (f" ({'; '.join(remarks)})" if remarks else ""))
         fewer |= less
     if not amounts:
         return []
