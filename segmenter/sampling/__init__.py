@@ -5,12 +5,12 @@ from segmenter.sampling.plan import (
     batch_without_repeats,
     classes_seen,
     held_by_rows,
-    mean_uses,
     order_for_replicas,
     plan,
     plan_epoch,
 )
 from segmenter.sampling.quotas import Part, TileStrata, part_title
+from segmenter.sampling.rows import mean_uses
 
 __all__ = [
     "Part",

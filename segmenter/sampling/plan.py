@@ -336,12 +336,6 @@ def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int
     return np.asarray((counts_NK >= min_pixels)[rows_SB].any(axis=1))
 
 
-def mean_uses(rows_SB: Tiles, holds_NK: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return (classes,) how often an epoch uses a tile that holds the class, on average; 0 without tiles."""
-    uses_N = np.bincount(rows_SB.reshape(-1), minlength=len(holds_NK))
-    return np.asarray(uses_N @ holds_NK / holds_NK.sum(axis=0).clip(1))
-
-
 _EVERY_EPOCH = (1,)
 """Spawn key of randomness that all epochs of a seed share."""
 

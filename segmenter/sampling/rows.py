@@ -86,6 +86,12 @@ def uses_of_tiles(
     return uses_N
 
 
+def mean_uses(rows_SB: Tiles, holds_NK: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return (classes,) how often an epoch uses a tile that holds the class, on average; 0 without tiles."""
+    uses_N = np.bincount(rows_SB.reshape(-1), minlength=len(holds_NK))
+    return np.asarray(uses_N @ holds_NK / holds_NK.sum(axis=0).clip(1))
+
+
 def _repeat_evenly(
     tile_P: Tiles, needed: Cover, kind_N: NDArray[np.integer], uses_N: Tiles, rng: np.random.Generator
 ) -> None:
