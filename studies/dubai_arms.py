@@ -1,7 +1,8 @@
 """Pretrained or from scratch, on the imagery of Dubai, for as much processor time.
 
 Arms: `scratch` is `configs/dubai.yaml`; `tuned` the same with what helped `configs/dubai_pretrained.yaml` and
-costs no time, colours left alone and averaged weights; `pretrained` is that recipe; `smp` the U-Net of
+costs no time, colours left alone and averaged weights; `pretrained` is that recipe with the plan's presence
+and class weights, as it was compared; `smp` the U-Net of
 segmentation_models_pytorch with the same weights and recipe (`studies.smp_unet`, in a Python of its own:
 `--smp-python`). One tile of the five is held out and scored whole, as `datasets stitch` joins its parts.
 
@@ -43,6 +44,8 @@ RECIPES = {
 }
 _TUNED = ["augmentation={scale: 0.25, rotation: 15, brightness: 0, contrast: 0}", "training.ema=0.998"]
 """Of `tuned`, instead of the recipe's own."""
+_PRESENCE = ["sampling.quota=presence", "loss.class_weights=inverse_sqrt"]
+"""Of `pretrained` and `smp`, as they were compared: the recipe had these before it had quotas."""
 PAGE, RESULTS = Path("docs/results.md"), Path("studies/results/dubai_arms")
 TILES = ("tile_7", "tile_4")
 EPOCHS = {
@@ -190,7 +193,7 @@ def _settings(task: Task) -> list[str]:
     ]
     if task.arm in EPOCHS:
         common.append(f"training.epochs={EPOCHS[task.arm][task.held_out]}")
-    return [*common, *(_TUNED if task.arm == "tuned" else [])]
+    return [*common, *{"scratch": [], "tuned": _TUNED}.get(task.arm, _PRESENCE)]
 
 
 def _commands(task: Task, given: argparse.Namespace, folder: Path, core: int) -> list[list[str]]:

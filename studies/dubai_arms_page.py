@@ -16,7 +16,7 @@ MARK = "<!-- table: python -m studies.dubai_arms --page -->"
 SAID = {
     "scratch": "`dubai`",
     "tuned": "the same, colours left alone, `ema: 0.998`",
-    "pretrained": "`dubai_pretrained`",
+    "pretrained": "`dubai_pretrained`, presence and class weights",
     "smp": "segmentation_models_pytorch",
 }
 """Arms by name, in the table's order."""

@@ -29,21 +29,22 @@ from segmenter.tiles.index import build_index
 RESULTS = Path("studies/results/which_weights")
 PAGE, MARK = Path("studies/what_lifts.md"), "<!-- table: python -m studies.which_weights --page -->"
 HELD_OUT = (1, 2, 4, 5, 7)
-STEPS = {"dubai_pretrained": 923, "dubai": 1392}
-"""Steps of a training, those of docs/results.md; as many whole epochs as come nearest."""
-_PLAIN = "loss.class_weights=none"
+STEPS = {"dubai_pretrained": 556, "dubai": 1392}
+"""Steps of a training; as many whole epochs as come nearest."""
+_PLAIN, _WEIGHTS = "loss.class_weights=none", "loss.class_weights=inverse_sqrt"
+_PRESENCE, _QUOTAS = "sampling.quota=presence", "sampling.quota=rarity"
 ARMS = {
-    "presence, weights": [],
-    "presence": [_PLAIN],
-    "quotas": ["sampling.quota=rarity", _PLAIN],
-    "quotas, weights": ["sampling.quota=rarity"],
-    "shuffle": ["sampling.method=shuffle", _PLAIN],
-    "shuffle, weights": ["sampling.method=shuffle"],
-    "rare class": ["sampling.method=rare_class", _PLAIN],
-    "presence, no Dice": [_PLAIN, "loss.dice=0"],
-    "quotas, no Dice": ["sampling.quota=rarity", _PLAIN, "loss.dice=0"],
+    "presence, weights": [_PRESENCE, _WEIGHTS],
+    "presence": [_PRESENCE, _PLAIN],
+    "quotas": [_QUOTAS, _PLAIN],
+    "quotas, weights": [_QUOTAS, _WEIGHTS],
+    "shuffle": ["sampling.method=shuffle", _PRESENCE, _PLAIN],
+    "shuffle, weights": ["sampling.method=shuffle", _PRESENCE, _WEIGHTS],
+    "rare class": ["sampling.method=rare_class", _PRESENCE, _PLAIN],
+    "presence, no Dice": [_PRESENCE, _PLAIN, "loss.dice=0"],
+    "quotas, no Dice": [_QUOTAS, _PLAIN, "loss.dice=0"],
 }
-"""Changes to the recipes, which have the plan's presence, class weights, and Dice beside cross-entropy."""
+"""Changes to the recipes, which have Dice beside cross-entropy."""
 
 
 def main() -> int:
