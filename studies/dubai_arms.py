@@ -45,7 +45,7 @@ RECIPES = {
 _TUNED = ["augmentation={scale: 0.25, rotation: 15, brightness: 0, contrast: 0}", "training.ema=0.998"]
 """Of `tuned`, instead of the recipe's own."""
 _PRESENCE = ["sampling.quota=presence", "loss.class_weights=inverse_sqrt"]
-"""Of `pretrained` and `smp`, as they were compared: the recipe had these before it had quotas."""
+"""Settings of `pretrained` and `smp`, as they were compared: the recipe had these before it had quotas."""
 PAGE, RESULTS = Path("docs/results.md"), Path("studies/results/dubai_arms")
 TILES = ("tile_7", "tile_4")
 EPOCHS = {

@@ -245,7 +245,7 @@ class Wishes:
     def _draws(self, promised: Sequence[int], table: Kinds) -> NDArray[np.float64]:
         """Return (T, P) how often `lift` passes of rare-class sampling draw a tile of a kind for a column.
 
-        None for a class with an amount by hand, which stands in place of its odds.
+        0 for a class with an amount by hand, which stands in place of its odds.
         """
         columns = np.array(promised, np.int64)
         odds_P = np.array(self.odds_P)[columns]

@@ -289,20 +289,28 @@ def _describe_quotas(
     first: Plan, sampling: SamplingConfig, index: TileIndex, names: Sequence[str]
 ) -> list[str]:
     """Return a line on tiles and uses of each class, if some have or wish for more than one tile a step."""
-    uses_K = mean_uses(first.rows_SB, index.counts_NK >= sampling.min_pixels)
     quotas = list(zip(first.promises, first.quotas, strict=True)) if first.quotas else []
     unpromised = [c for c, name in enumerate(names) if name in sampling.quotas and c not in first.promised]
     quotas += [(Part(c), Quota(sampling.quotas[names[c]] / first.blocks, 0)) for c in unpromised]
+    if not quotas:
+        return []
+    number_N = None if index.strata is None else index.strata.number_N
+    holds_NP = np.stack(
+        [
+            (index.counts_NK[:, part.class_id] >= sampling.min_pixels)
+            & (part.stratum is None or number_N == part.stratum)
+            for part, _ in quotas
+        ],
+        axis=1,
+    )
     amounts, fewer = [], False
-    for part, quota in quotas:
-        less, uses = quota.wished - quota.given >= 0.05, uses_K[part.class_id]
+    for (part, quota), uses in zip(quotas, mean_uses(first.rows_SB, holds_NP), strict=True):
+        less = quota.wished - quota.given >= 0.05
         remarks = [f"wished {first.blocks * quota.wished:.1f}"] * less
         remarks += [f"tiles used {uses:.1f} times"] * bool(uses >= 1.05)
         amount = f"{part_title(part, names, index.strata)} {first.blocks * quota.given:.1f}"
         amounts.append(amount + (f" ({'; '.join(remarks)})" if remarks else ""))
         fewer |= less
-    if not amounts:
-        return []
     few = "; less than wished where tiles or places are few" if fewer else ""
     return [f"  tiles a step: {', '.join(amounts)}{few}"]
 

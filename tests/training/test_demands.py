@@ -16,7 +16,7 @@ from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.sampling import plan
+from segmenter.sampling import TileStrata, plan
 from segmenter.training import checks
 from segmenter.training.checks import check_memory
 from segmenter.training.prepare import describe_plan, epoch_plan, few_steps, prepare_tiles
@@ -95,7 +95,7 @@ def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
 
 
 def test_the_start_says_what_is_given_of_each_amount_by_hand() -> None:
-    """Of a class with tiles for it and their uses, of one with too few tiles, and of one in no tile."""
+    """A class with tiles for it, with their uses; one with too few tiles; one in no tile."""
     counts, names = np.full((40, 4), [4000, 0, 0, 0]), ["land", "road", "car", "boat"]
     counts[:10, 1], counts[0, 2] = 100, 100
     rules = SamplingConfig(quotas={"road": 3, "car": 2, "boat": 2}, max_repeats_per_tile=2)
@@ -104,6 +104,21 @@ def test_the_start_says_what_is_given_of_each_amount_by_hand() -> None:
     said = describe_plan(first, rules, index, names)[-1]
     assert "road 3.0 (tiles used 1.8 times)" in said  # ten tiles; six steps of three, as repeats need room
     assert ("car 0.0 (wished 2.0" in said, "boat 0.0 (wished 2.0)" in said) == (True, True)
+
+
+def test_the_start_says_the_uses_of_the_tiles_of_each_scale() -> None:
+    """Two coarse tiles with roads, and ten fine ones: the coarse are used several times as often."""
+    counts, names = np.full((60, 2), [4000, 0]), ["land", "road"]
+    counts[:12, 1] = 100
+    strata = TileStrata(np.r_[np.ones(2, np.int32), np.zeros(58, np.int32)], ("fine", "coarse"))
+    rules = SamplingConfig(quotas={"road": 4}, max_repeats_per_tile=19)
+    first = plan(counts, 8, rules, 0, 0, names=names, strata=strata)
+    index: Any = SimpleNamespace(counts_NK=counts, strata=strata)
+    said = describe_plan(first, rules, index, names)[-1]
+    uses_N = np.bincount(first.rows_SB.reshape(-1))
+    for tiles in (slice(0, 2), slice(2, 12)):
+        assert f"(tiles used {uses_N[tiles].mean():.1f} times)" in said
+    assert uses_N[:2].mean() > 2 * uses_N[2:12].mean()
 
 
 def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
