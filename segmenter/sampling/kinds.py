@@ -262,6 +262,11 @@ def smallest_batch(kinds: Kinds) -> int:
     return 1 + int(sizes[kinds.everything & ~kinds.codes_T].max())
 
 
+def narrow(numbers: NDArray[np.integer], end: int) -> NDArray[np.integer]:
+    """Return whole numbers from 0 to `end` − 1 in 16 bits, if they fit: stable sorts are linear then."""
+    return numbers.astype(np.uint16) if end <= 1 << 16 else numbers
+
+
 def pick(kinds: Ints, tiles: Ints, number: int, rng: np.random.Generator) -> Ints:
     """Draw the kinds of `number` tiles at random, without replacement."""
     ends = np.cumsum(tiles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampling.kinds import Demand, Kinds, water_fill
+from segmenter.sampling.kinds import Demand, Kinds, narrow, water_fill
 from segmenter.sampling.search import Cover
 
 Tiles = NDArray[np.integer]
@@ -51,7 +51,7 @@ def lay_out(
         order_U = rng.permutation(len(kind_N)).astype(np.int32)
     else:
         order_U = rng.permutation(np.repeat(np.arange(len(kind_N), dtype=np.int32), uses_N))
-    new_T = new_T.astype(np.uint16 if len(kinds) < 1 << 16 else np.int64)
+    new_T = narrow(new_T, len(kinds))
     chosen_P, free_U = _chosen(needed, kinds, new_T[kind_N[order_U]])
     tile_P = order_U[chosen_P]
     if uses_N is not None:
@@ -79,10 +79,11 @@ def uses_of_tiles(
 ) -> Tiles:
     """Return (N,) uses of each tile: as even within a kind as can be, tiles with one more drawn at random."""
     whole_T, over_T = np.divmod(uses_T, np.maximum(1, tiles_T))
-    by_kind = np.split(np.argsort(kind_N, kind="stable"), np.cumsum(tiles_T)[:-1])
+    by_kind, end_T = np.argsort(kind_N, kind="stable"), np.cumsum(tiles_T)
     uses_N = whole_T[kind_N]
-    for tiles, over in zip(by_kind, over_T.tolist(), strict=True):
-        uses_N[rng.choice(tiles, over, replace=False, shuffle=False)] += 1
+    for t in np.flatnonzero(over_T).tolist():
+        tiles = by_kind[end_T[t] - tiles_T[t] : end_T[t]]
+        uses_N[rng.choice(tiles, int(over_T[t]), replace=False, shuffle=False)] += 1
     return uses_N
 
 
@@ -120,7 +121,7 @@ def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[
     for again in (False, True):
         entries = np.flatnonzero(needed.repeat_P == again)
         kind_P = needed.kind_P[entries]
-        order = np.argsort(kind_P, kind="stable")
+        order = np.argsort(narrow(kind_P, len(kinds)), kind="stable")
         uses_T = np.bincount(kind_P, minlength=len(kinds))
         number = np.arange(len(order)) - np.repeat(np.cumsum(uses_T) - uses_T, uses_T)
         kind = kind_P[order]
@@ -163,7 +164,7 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
     If there are too few of these, tiles with the fewest uses fill the rest evenly, in any row.
     """
     batch = grid_SB.shape[1]
-    waiting = rng.permutation(np.flatnonzero(~several_N))
+    waiting = rng.permutation(np.flatnonzero(~several_N).astype(np.int32))
     places = rng.permutation(places)
     for _ in range(_FILL_ROUNDS):
         tiles = waiting[: len(places)]

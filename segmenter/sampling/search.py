@@ -20,6 +20,7 @@ from segmenter.sampling.kinds import (
     cover_sizes,
     fewest_rows,
     least_repeats,
+    narrow,
     pick,
     repeat_limits,
     water_fill,
@@ -127,7 +128,7 @@ def _of_presence(
 
 def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
     """Return a mask of entries that come after all tiles of their kind have been used once."""
-    order = np.argsort(kind_P, kind="stable")
+    order = np.argsort(narrow(kind_P, len(tiles_T)), kind="stable")
     uses_T = np.bincount(kind_P, minlength=len(tiles_T))
     number = np.arange(len(kind_P)) - np.repeat(np.cumsum(uses_T) - uses_T, uses_T)
     beyond = np.empty(len(kind_P), bool)
@@ -228,6 +229,7 @@ class _Greedy:
         self._crowded = batch < kinds.classes
         # What rows still need of each class; without a demand the bits of `_lack_S` say it all.
         self._need_SK = demand.shared_out(steps) if demand else None
+        self._holds_TK = ((kinds.codes_T[:, None] >> np.arange(kinds.classes)) & 1).astype(np.int32)
         amount_K = demand.amount_K(steps) if demand else np.full(kinds.classes, steps)
         self._lack_S = np.full(steps, kinds.everything, np.int64)
         self._used_S = np.zeros(steps, np.int64)
@@ -268,7 +270,6 @@ class _Greedy:
     def _stock_up(self) -> None:
         """Add the repeats that amounts require to kinds' free uses, those with most lacking classes first."""
         lacking_K = np.maximum(0, self._amount_K - self._kinds.holders_K)
-        holds_TK = (self._kinds.codes_T[:, None] >> np.arange(self._kinds.classes)) & 1
         while (lacking_K > 0).any():
             lacks = int((lacking_K > 0) @ (1 << np.arange(len(lacking_K))))
             code_T = np.where(self._again_T < self._limit_T, self._kinds.codes_T & lacks, 0)
@@ -289,7 +290,7 @@ class _Greedy:
             )
             self._again_T[same] += again
             self._free_T[same] += again
-            lacking_K -= again @ holds_TK[same]
+            lacking_K -= again @ self._holds_TK[same]
 
     def _rounds(self, c: int) -> int:
         return 1 if self._need_SK is None else int(self._need_SK[:, c].max())
@@ -302,9 +303,9 @@ class _Greedy:
         if self._need_SK is None:
             self._lack_S[rows] &= ~self._kinds.codes_T[kinds]
         else:
-            bits = np.arange(self._kinds.classes)
-            self._need_SK[rows] -= ((self._kinds.codes_T[kinds][:, None] >> bits) & 1).astype(np.int32)
-            self._lack_S[rows] = (self._need_SK[rows] > 0) @ (1 << bits)
+            need = self._need_SK[rows] - self._holds_TK[kinds]
+            self._need_SK[rows] = need
+            self._lack_S[rows] = (need > 0) @ (1 << np.arange(self._kinds.classes))
         self._used_S[rows] += 1
 
     # ------------------------------------------------------------------------------ first uses
@@ -441,7 +442,7 @@ class _Greedy:
 
 def _members(values: Ints, group: Ints, groups: int) -> list[Ints]:
     """Return the values of each group, in their order."""
-    order = np.argsort(group.reshape(-1), kind="stable")
+    order = np.argsort(narrow(group.reshape(-1), groups), kind="stable")
     ends = np.cumsum(np.bincount(group.reshape(-1), minlength=groups))
     return np.split(values[order], ends[:-1])
 
