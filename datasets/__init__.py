@@ -53,7 +53,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
     if section.kind == "folder" and section.split.blocks is not None:
         from .blocks import with_blocks  # brings rasterio
 
-        dataset = with_blocks(dataset, section.split)
+        dataset = with_blocks(dataset, section.split, section.deals)
     return dataset
 
 

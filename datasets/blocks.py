@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError
 from segmenter.base.sealed import digest
 from segmenter.config.datasets import BlocksConfig, FolderSplit
+from segmenter.grid.deals import Deal, Deals
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
@@ -25,7 +26,7 @@ from segmenter.raster import LabelRaster, RasterInfo, raster_info
 from segmenter.raster.ground import check_label
 from segmenter.raster.made import MadeRasters, label_spec, stored_values, write_strips
 
-from .files import dealt
+from .files import parts_of, split_of
 from .made import made_of, refuse
 
 LABELS = "blocks"
@@ -114,18 +115,29 @@ def side_of(blocks: BlocksConfig, metres: float | None, where: str) -> float:
 
 def block_parts(grids: Mapping[str, BlockGrid], split: FolderSplit) -> dict[str, dict[Block, Split]]:
     """Return the part of each block of each scene, dealt by a hash of scene, row and column."""
-    by_text = {f"{name}/{r},{c}": (name, (r, c)) for name, grid in grids.items() for r, c in grid.blocks}
-    parts: dict[str, dict[Block, Split]] = {name: {} for name in grids}
-    for text, part in dealt(by_text, split).items():
-        name, block = by_text[text]
-        parts[name][block] = part
-    return parts
+    return _by_scene(grids, parts_of(_texts(grids), split), split.fold)
 
 
-def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
+def _texts(grids: Mapping[str, BlockGrid]) -> list[str]:
+    return [f"{name}/{r},{c}" for name, grid in grids.items() for r, c in grid.blocks]
+
+
+def _by_scene(
+    grids: Mapping[str, BlockGrid], parts: Mapping[str, str], fold: int
+) -> dict[str, dict[Block, Split]]:
+    return {
+        name: {(r, c): split_of(parts[f"{name}/{r},{c}"], fold) for r, c in grid.blocks}
+        for name, grid in grids.items()
+    }
+
+
+def with_blocks(dataset: Dataset, split: FolderSplit, deals: Deals = ()) -> Dataset:
     """Return the dataset with each scene once in each part, with a label of the part's blocks.
 
     Labels of an earlier call are reused if images, labels and the split are unchanged.
+
+    Args:
+        deals: earlier deals, whose blocks keep their parts.
 
     Raises:
         MadeFilesError: files cannot be used as labels.
@@ -145,7 +157,8 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
         )
         for scene in dataset.scenes
     }
-    parts = block_parts(grids, split)
+    whole = parts_of(_texts(grids), split, deals)
+    parts = _by_scene(grids, whole, split.fold)
     files = _BlockLabels(cache_folder(dataset) / LABELS, dataset.classes, grids, parts, infos)
     halves = {
         f"{scene.name}_{part}": (scene, replace(scene, name=f"{scene.name}_{part}", split=part, blocks=True))
@@ -174,7 +187,7 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
                 remedy="lower size or buffer, or try another seed",
             )
     notes = (*dataset.notes, _note(grids, parts, split.blocks))
-    return replace(dataset, scenes=scenes, classes=files.classes, notes=notes)
+    return replace(dataset, scenes=scenes, classes=files.classes, notes=notes, deal=Deal(split.rule, whole))
 
 
 class _BlockLabels(MadeRasters):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, shortened
 from segmenter.base.files import composed, walk_once
-from segmenter.grid.scenes import Split
+from segmenter.grid.deals import Deals, parts_dealt
+from segmenter.grid.scenes import SPLITS, Split
 
 if TYPE_CHECKING:
     from segmenter.config.datasets import FolderSplit
@@ -263,30 +265,49 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
             )
 
 
-def held_out(names: Iterable[str], share: float, seed: int = 0) -> tuple[str, ...]:
-    """Return about `share` of the names, those of smallest hash; at least one of two.
-
-    Adding or removing a name changes the side of at most one other name.
-    """
-    ranked = in_hash_order(names, seed)
-    count = min(max(1, math.floor(share * len(ranked) + 0.5)), len(ranked) - 1)
-    return tuple(ranked[: max(0, count)])
+def dealt(names: Iterable[str], split: FolderSplit, deals: Deals = ()) -> dict[str, Split]:
+    """Return the split of each name; arguments as in `parts_of`."""
+    return {name: split_of(part, split.fold) for name, part in parts_of(names, split, deals).items()}
 
 
-def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
-    """Return the split of each name, by the order of their hashes alone.
+def split_of(part: str, fold: int) -> Split:
+    """Return the split that a part (see `Deal`) is in while one fold validates."""
+    if part in SPLITS:
+        return part
+    return "validation" if part == f"fold {fold}" else "train"
 
-    The test takes the largest hashes; validation the smallest, or each k-th of the rest, from its fold on.
+
+def parts_of(names: Iterable[str], split: FolderSplit, deals: Deals = ()) -> dict[str, str]:
+    """Return the part of each name, in the order of their hashes.
+
+    Names of an earlier deal keep their parts, and each new one goes to the smallest part. Without one, the
+    test takes the largest hashes, or the names that another deal with as large a test has there; validation
+    the smallest hashes; each k-th of the rest goes to a fold.
+
+    Args:
+        deals: earlier deals.
 
     Raises:
         DatasetError: there are fewer names than folds.
     """
     ranked = in_hash_order(names, split.seed)
-    splits: dict[str, Split] = dict.fromkeys(ranked, "train")
-    if split.test_share:
-        tested = min(max(1, math.floor(split.test_share * len(ranked) + 0.5)), len(ranked) - 1)
-        splits |= dict.fromkeys(ranked[len(ranked) - tested :], "test")
-    rest = [name for name in ranked if splits[name] == "train"]
+    before = parts_dealt(deals, split.rule)
+    if not any(name in before for name in ranked):
+        return _first_parts(ranked, split, deals)
+    parts = {name: before[name] for name in ranked if name in before}
+    sizes = Counter(parts.values())
+    for name in ranked:
+        if name not in parts:
+            parts[name] = _smallest_part(name, split, sizes)
+            sizes[parts[name]] += 1
+    return {name: parts[name] for name in ranked}
+
+
+def _first_parts(ranked: Sequence[str], split: FolderSplit, deals: Deals) -> dict[str, str]:
+    """Return the parts of names that no deal names yet."""
+    parts = dict.fromkeys(ranked, "train")
+    parts |= dict.fromkeys(_first_test(ranked, split, deals), "test")
+    rest = [name for name in ranked if parts[name] == "train"]
     if split.folds:
         if len(rest) < split.folds:
             raise DatasetError(
@@ -294,11 +315,40 @@ def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
                 expected=f"no more than there are groups to deal, {len(rest)}",
                 got=split.folds,
             )
-        splits |= dict.fromkeys(rest[split.fold - 1 :: split.folds], "validation")
+        parts |= {name: f"fold {place % split.folds + 1}" for place, name in enumerate(rest)}
     elif split.validation_share:
-        first = set(held_out(ranked, split.validation_share, split.seed))
-        splits |= {name: "validation" for name in rest if name in first}
-    return splits
+        first = ranked[: share_of(len(ranked), split.validation_share)]
+        parts |= {name: "validation" for name in first if parts[name] == "train"}
+    return parts
+
+
+def _first_test(ranked: Sequence[str], split: FolderSplit, deals: Deals) -> list[str]:
+    """Return the names of the test: those of another deal with the same share, else the largest hashes."""
+    rule = split.rule
+    for deal in deals if split.test_share else ():
+        alike = (deal.rule.test_share, deal.rule.blocks) == (rule.test_share, rule.blocks)
+        if alike and (names := [name for name in ranked if deal.parts.get(name) == "test"]):
+            return names
+    return list(ranked[len(ranked) - share_of(len(ranked), split.test_share) :])
+
+
+def _smallest_part(name: str, split: FolderSplit, sizes: Mapping[str, int]) -> str:
+    """Return the part of a new name: one that is short of its share, else the smallest fold, or training."""
+    count = sum(sizes.values()) + 1
+    for part, share in (("test", split.test_share), ("validation", split.validation_share)):
+        if sizes.get(part, 0) < share_of(count, share):
+            return part
+    if not split.folds:
+        return "train"
+    folds = [f"fold {fold}" for fold in range(1, split.folds + 1)]
+    least = min(sizes.get(fold, 0) for fold in folds)
+    tied = [fold for fold in folds if sizes.get(fold, 0) == least]
+    return tied[int(_unit_hash(name) * len(tied))]
+
+
+def share_of(count: int, share: float) -> int:
+    """Return the number of names that a share holds out: 0 for no share, else at least one of two."""
+    return max(0, min(max(1, math.floor(share * count + 0.5)), count - 1)) if share else 0
 
 
 def in_hash_order(names: Iterable[str], seed: int = 0) -> list[str]:

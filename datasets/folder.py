@@ -10,6 +10,7 @@ from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import ConfigError, DatasetError, shortened
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig, FolderSplit
+from segmenter.grid.deals import Deal
 from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour
 from segmenter.grid.scenes import Dataset, Layout, Scene, Split
 
@@ -18,12 +19,13 @@ from .files import (
     Named,
     assign_splits,
     data_root,
-    dealt,
     few,
     files_under,
     found_in_paths,
     matching,
+    parts_of,
     root_of,
+    split_of,
     stored_names,
 )
 from .published import parse_colour
@@ -70,7 +72,8 @@ def load_folder(config: FolderConfig) -> Dataset:
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     aliases = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, aliases, "dataset.split.leave_out")
-    splits = _splits(config.split, {name: aliases[name] for name in aliases if name not in left}, groups)
+    used = {name: aliases[name] for name in aliases if name not in left}
+    splits, deal = _splits(config, used, groups)
     files = _files(config, root, at, paths, [name for name in pairs if name not in left])
     scenes = tuple(
         Scene(
@@ -91,6 +94,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         leave_out="dataset.split.leave_out",
         unused=(*((at(pairs[name][0]), "named in split.leave_out") for name in sorted(left)), *skipped),
         notes=_torn(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
+        deal=deal,
     )
 
 
@@ -370,18 +374,20 @@ def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
 
 
 def _splits(
-    split: FolderSplit, known: Mapping[str, Sequence[str]], groups: Mapping[str, str]
-) -> dict[str, Split]:
+    config: FolderConfig, known: Mapping[str, Sequence[str]], groups: Mapping[str, str]
+) -> tuple[dict[str, Split], Deal | None]:
+    """Return the split of each scene, and the deal of the groups that a hash deals."""
+    split = config.split
     if split.blocks is not None:  # which divide each scene, once its size is known
-        return dict.fromkeys(known, "train")
-    if not split.by_hash:
-        return assign_splits(known, groups, Named(split.validation, split.test))
+        return dict.fromkeys(known, "train"), None
     named = assign_splits(known, groups, Named(split.validation, split.test))
-    free = sorted({groups[name] for name, part in named.items() if part == "train"})
-    parts = dealt(free, split)
-    more = {part: [n for n in known if parts.get(groups[n]) == part] for part in ("validation", "test")}
+    if not split.by_hash:
+        return named, None
+    parts = parts_of({groups[name] for name, part in named.items() if part == "train"}, split, config.deals)
+    sides = {group: split_of(part, split.fold) for group, part in parts.items()}
+    more = {part: [n for n in known if sides.get(groups[n]) == part] for part in ("validation", "test")}
     validation, test = (*split.validation, *more["validation"]), (*split.test, *more["test"])
-    return assign_splits(known, groups, Named(validation, test))
+    return assign_splits(known, groups, Named(validation, test)), Deal(split.rule, parts)
 
 
 def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:

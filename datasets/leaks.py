@@ -6,25 +6,19 @@ import contextlib
 import hashlib
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.addresses import is_address
-from segmenter.base.errors import SegmenterError
-from segmenter.base.files import real
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import row_strips
 from segmenter.raster import Raster, RasterInfo, open_raster, outlines
-
-if TYPE_CHECKING:
-    from segmenter.config.recipe import Recipe
 
 _PIECE_BYTES = 1 << 24
 """Bytes of an image read at once: with derived arrays some 100 MiB a thread."""
@@ -228,23 +222,3 @@ def _has_data(seen: Seen, ground: Points, points_N2: Points) -> NDArray[np.bool_
     row = np.clip((down * valid_HW.shape[0]).astype(int), 0, valid_HW.shape[0] - 1)
     col = np.clip((across * valid_HW.shape[1]).astype(int), 0, valid_HW.shape[1] - 1)
     return valid_HW[row, col]
-
-
-def seen_in_training(
-    images: Iterable[Path], trained: Recipe, recipe: Recipe, *, remote: bool = False
-) -> list[Path]:
-    """Return the images of a recipe's held-out scenes on which a run of another recipe was trained.
-
-    None if the datasets are one, or if the run's data are not here.
-
-    Args:
-        trained: recipe of the run.
-        remote: True: a server in it may be contacted.
-    """
-    from . import load_dataset
-
-    learned: set[Path] = set()
-    if trained.dataset != recipe.dataset and (remote or not is_address(trained.dataset.root)):
-        with contextlib.suppress(SegmenterError):
-            learned = {real(scene.image) for scene in load_dataset(trained).of("train")}
-    return [image for image in images if real(image) in learned]

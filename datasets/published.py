@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.config.datasets import Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.config.datasets import FolderSplit, Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.grid.deals import Deal
 from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, unpacked
 from segmenter.grid.scenes import Dataset, Layout, Scene
 
@@ -21,8 +22,8 @@ from .files import (
     assign_splits,
     data_root,
     files_under,
-    held_out,
     matching,
+    parts_of,
     root_of,
 )
 
@@ -272,14 +273,17 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
     left = matching(config.leave_out, {name: (name,) for name in names}, "dataset.leave_out")
     pairs = candidates.pairs(names - left)
     itself = {name: name for name in pairs}
-    named = Named(validation=held_out(pairs, config.validation_share))
+    split = FolderSplit(validation_share=config.validation_share)
+    parts = parts_of(pairs, split, config.deals)
+    named = Named(validation=tuple(name for name, part in parts.items() if part == "validation"))
     splits = assign_splits({name: (name,) for name in pairs}, itself, named)
     scenes = tuple(
         Scene(name, root / image, root / label, name, splits[name]) for name, (image, label) in pairs.items()
     )
     classes = ignoring(NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2, config.ignore)
     unused = candidates.unused(left, "named in leave_out")
-    return Dataset(f"naic2020-round{config.round}", root, scenes, classes, unused=unused)
+    name, deal = f"naic2020-round{config.round}", Deal(split.rule, parts)
+    return Dataset(name, root, scenes, classes, unused=unused, deal=deal)
 
 
 def naic2020_layout(config: Naic2020Config) -> Layout:

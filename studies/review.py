@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from studies.coverage_table import rounded
 from datasets import load_dataset
+from datasets.known import as_known
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.extras.review.held_out import Cells
@@ -159,7 +160,7 @@ class Held:
 
 def held_out(run: Path, data: Path, every: int) -> list[Held]:
     """Map scenes that a run, or folds, did not learn from; every so many of them."""
-    judges = judges_of(runs_of(run), lambda recipe: load_dataset(_at(recipe, data)))
+    judges = judges_of(runs_of(run), lambda each: as_known(load_dataset(_at(each.recipe, data)), each))
     found = []
     for judge in judges:
         predict = load_predictor(judge.run, WANTED)

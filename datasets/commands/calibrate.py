@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import run_tool
+from segmenter.base.errors import plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
 
@@ -35,9 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.training.calibrating import calibrate, describe, prior_bias, shares_of
     from segmenter.training.ending import leave_report
 
-    from .. import load_moved
+    from ..known import dataset_of_run
 
-    dataset = load_moved(run.recipe, given.root)
+    dataset = dataset_of_run(run, given.root)
+    for note in dataset.notes:
+        print(plain(note))
     with alone_in(run.path):
         prior_K = prior_bias(run.recipe.loss, *shares_of(run, dataset))
         print(describe(calibrate(run, dataset, prior_K)))

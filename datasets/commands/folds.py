@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def train_folds(
-    given: TrainOptions, recipe: Recipe, train: Callable[[TrainOptions, Recipe], Outcome], *, alone: bool
+    given: TrainOptions, recipe: Recipe, train: Callable[..., Outcome], *, alone: bool
 ) -> list[Outcome]:
     """Train each fold into its own run directory, and print the table of their scores.
 
     A fold that has a checkpoint goes on from it, so that the same command continues after any stop.
 
     Args:
-        train: trains by a command line and a recipe.
+        train: trains by a command line and a recipe, with the scenes of a `sibling`.
         alone: False: the training is of several machines.
 
     Returns:
@@ -73,7 +73,8 @@ def train_folds(
     outcomes: list[Outcome] = []
     for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
-        outcomes.append(train(replace(given, run=path, resume=has_checkpoint(path)), own))
+        begun = next((each for each in paths if each != path and has_checkpoint(each)), None)
+        outcomes.append(train(replace(given, run=path, resume=has_checkpoint(path)), own, sibling=begun))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))

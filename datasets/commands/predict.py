@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
-from segmenter.base.errors import DatasetError, SegmenterError, extended_error, grouped, run_tool
+from segmenter.base.errors import DatasetError, extended_error, grouped, plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
@@ -19,6 +19,7 @@ from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
+    from segmenter.grid.scenes import Dataset
     from segmenter.mapping.request.truth import Images
     from segmenter.mapping.session import Mapped
     from segmenter.runs.ensemble import AnyRun
@@ -94,44 +95,48 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     from segmenter.extras.vectors.mapped import polygon_labels
     from segmenter.mapping.request.truth import check_root, images_of_inputs, images_of_split
     from segmenter.mapping.session import lines_of_notes
+    from segmenter.runs.ensemble import members
 
-    from .. import layout_of, load_dataset
+    from .. import layout_of
+    from ..known import dataset_by
 
     if request.split is None:
         section = run.recipe.dataset
         named = request.labels is not None or (section.kind == "folder" and len(section.images) > 1)
         layout = layout_of(run.recipe.dataset) if named else None
         return images_of_inputs(request, run, layout, polygon_labels)
-    recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
     where = request.recipe or request.runs[0] / "recipe.yaml"
+    first = members(run)[0]
+    recipe = first.recipe if request.recipe is None else load_recipe(request.recipe)
     check_root(recipe.dataset.root, request.remote, where)
     try:
-        dataset = load_dataset(recipe)
-    except SegmenterError as error:
+        dataset = dataset_by(recipe, first)
+    except DatasetError as error:
         if request.recipe is not None:
             raise
         moved = "where the data lie elsewhere now, name a recipe that says so by --recipe"
         raise extended_error(error, remedy=moved) from None
     left_out = ((reason, file) for file, reason in dataset.unused)
-    for note in (*lines_of_notes(left_out), *dataset.notes):
+    for note in (*lines_of_notes(left_out), *map(plain, dataset.notes)):
         print(note)
     images = images_of_split(dataset, layout_of(recipe.dataset), request.split, run, where)
-    _check_unseen(images, request, run, recipe)
+    _check_unseen(dataset, request, run, recipe)
     return images
 
 
-def _check_unseen(images: Images, request: MapRequest, run: AnyRun, recipe: Recipe) -> None:
-    """Refuse scenes that trained a run by its own recipe, if its data are here, unless they are asked for."""
+def _check_unseen(dataset: Dataset, request: MapRequest, run: AnyRun, recipe: Recipe) -> None:
+    """Refuse scenes that trained a run, unless they are asked for."""
     from segmenter.runs.ensemble import members
 
-    from ..leaks import seen_in_training
+    from ..known import seen_by
 
+    scenes = [scene for scene in dataset.scenes if scene.split == request.split]
     for member in members(run) if request.split != "train" else ():
-        if seen := seen_in_training(images.names, member.recipe, recipe, remote=request.remote):
+        if seen := seen_by(member, scenes, dataset, recipe, remote=request.remote):
             raise DatasetError(
                 f"--split {request.split}",
                 expected="scenes that trained none of the runs",
-                got=f"{seen[0].name}, which trained {member.path}",
+                got=f"{seen[0].image.name}, which trained {member.path}",
                 remedy="score each run by itself, or name scenes that none has seen",
             )
 

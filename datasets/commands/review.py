@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, run_tool
+from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, option, parsed
@@ -77,9 +77,11 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.extras.review.findings import findings
     from segmenter.extras.review.held_out import judged, judges_of
 
-    from .. import load_moved
+    from ..known import dataset_of_run
 
-    judges = judges_of(runs, partial(load_moved, root=request.root))
+    judges = judges_of(runs, partial(dataset_of_run, root=request.root))
+    for note in dict.fromkeys(note for judge in judges for note in judge.dataset.notes):
+        say(plain(note))
     files = _files(request, "review", (".csv", ".gpkg", ".html"))
     classes = runs[0].classes
     all_judged = list(judged(judges, request.cell or _CELL))

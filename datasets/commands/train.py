@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from segmenter.base.errors import ConfigError, counted, plain
+from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.machine import keep_freed_memory
 from segmenter.base.options import add_options, option, parsed
@@ -153,15 +153,23 @@ def _cluster(given: TrainOptions, strategy: str) -> Cluster | None:
 
 
 def _train(
-    given: TrainOptions, recipe: Recipe, cluster: Cluster | None = None, watch: Watch | None = None
+    given: TrainOptions,
+    recipe: Recipe,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
+    sibling: Path | None = None,
 ) -> Outcome:
-    """Train alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`)."""
+    """Train alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`).
+
+    Args:
+        sibling: run of another fold, whose scenes it has; None: those of the folder.
+    """
     # -------------------------------------------------------------------- dataset, index, run
     from segmenter.base.terminal import quiet
     from segmenter.raster import quiet_gdal
     from segmenter.training.prepare import check_run_directory, prepare_tiles
 
-    from .. import load_dataset
+    from ..known import keep_deal
 
     quiet_gdal()
     chief = cluster is None or cluster.chief
@@ -169,10 +177,12 @@ def _train(
     checkpoint = None
     if chief:
         checkpoint = check_run_directory(path, recipe, resume=given.resumes, resume_from=given.resume_from)
-    dataset = load_dataset(recipe)
+    dataset = _dataset(recipe, path if given.resumes else None, sibling)
     source = _source(given, recipe, dataset) if chief else None
     with quiet(not chief):
         tiles = prepare_tiles(recipe, dataset)
+    if chief and not given.resumes:
+        keep_deal(given.recipe, recipe.dataset.deals, dataset)
 
     # ------------------------------------------------- worker processes, before TensorFlow is imported
     from segmenter.extras.strategies import cards_expected, shared_out
@@ -196,6 +206,25 @@ def _train(
         )
 
 
+def _dataset(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Dataset:
+    """Return the scenes of a training: a resumed one has its own, whatever has been added to the folder."""
+    from segmenter.config.reading import with_deals
+    from segmenter.runs.run import RUN_FILE, load_run
+
+    from .. import load_dataset
+    from ..known import as_known
+
+    begun = resumed or sibling
+    if begun is None or not (begun / RUN_FILE).exists():
+        return load_dataset(recipe)
+    run = load_run(begun)
+    dataset = load_dataset(with_deals(recipe, run.recipe.dataset.deals or recipe.dataset.deals))
+    try:
+        return as_known(dataset, run, roles=resumed is not None)
+    except CheckpointError:  # of before: other data are refused once they are compared
+        return dataset
+
+
 def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | None:
     """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
     from segmenter.training.beginning.fine_tuning import check_encoder_weights, find_source
@@ -210,13 +239,14 @@ def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | N
 
 
 def _warn_of_seen(source: Source, recipe: Recipe, dataset: Dataset) -> None:
-    """Warn of validation scenes that trained the run of `--init-from`, as those of another split may."""
-    from ..leaks import seen_in_training
+    """Warn of validation and test scenes that trained the run of `--init-from`."""
+    from ..known import seen_by
 
-    images = [scene.image for scene in dataset.of("validation")]
-    if seen := seen_in_training(images, source.run.recipe, recipe):
-        scenes = counted(len(seen), "validation scene")
-        warn(plain(f"{scenes} trained {source.run.path}, as {seen[0]}, so that the scores flatter"))
+    held_out = (*dataset.of("validation"), *dataset.of("test"))
+    if seen := seen_by(source.run, held_out, dataset, recipe):
+        splits = " and ".join(dict.fromkeys(scene.split for scene in seen))
+        scenes = counted(len(seen), f"{splits} scene")
+        warn(plain(f"{scenes} trained {source.run.path}, as {seen[0].image}, so that the scores flatter"))
 
 
 def _devices(

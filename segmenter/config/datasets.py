@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
     PlainSerializer,
+    PrivateAttr,
     Tag,
     field_serializer,
     field_validator,
@@ -21,6 +22,7 @@ from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
 from segmenter.base.files import composed, is_vector
 from segmenter.config.sections import Section, about, kinds_of, setting
+from segmenter.grid.deals import Deals, Rule
 
 CacheCodec = Literal["none", "lz4"]
 
@@ -62,6 +64,18 @@ class Located(Section):
         "",
         "meaning of a label file's own nodata value where a class has that value; ask: an error",
     )
+    _deals: Deals = PrivateAttr(default=())
+
+    @property
+    def deals(self) -> Deals:
+        """Deals that are written beside the recipe, or in a run's record of its scenes."""
+        return self._deals
+
+    def with_deals(self, deals: Deals) -> Self:
+        """Return the section with other deals."""
+        copy = self.model_copy()
+        copy._deals = deals
+        return copy
 
     @model_validator(mode="after")
     def _list_is_used(self) -> Located:
@@ -313,6 +327,12 @@ class FolderSplit(Section):
     def by_hash(self) -> bool:
         """True if a hash chooses what is held out."""
         return bool(self.validation_share or self.test_share or self.folds)
+
+    @property
+    def rule(self) -> Rule:
+        """Settings that the deal of the groups, or of blocks, depends on."""
+        blocks = "" if self.blocks is None else f"{self.blocks.size:g} {self.blocks.unit}"
+        return Rule(self.folds, float(self.validation_share), float(self.test_share), self.seed, blocks)
 
     @model_validator(mode="after")
     def _one_way(self) -> FolderSplit:

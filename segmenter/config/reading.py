@@ -25,6 +25,7 @@ from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import MAX_NAME, Recipe
 from segmenter.config.sections import unit_of
+from segmenter.grid.deals import Deals, deal_file, read_deals
 
 MAX_BYTES = 1 << 20
 """Bytes of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
@@ -162,7 +163,7 @@ _SHOWN = 10
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe in a YAML file, with `section.key=value` overrides applied.
 
-    A recipe without a `name` is named after its file.
+    A recipe without a `name` is named after its file; it has the deals of the file beside it (`grid.deals`).
 
     Raises:
         ConfigError: all mistakes at once, each with file, dotted path, expected and actual value.
@@ -171,7 +172,12 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     if not isinstance(data, dict):
         raise ConfigError(path, expected="a mapping of sections", got=type(data).__name__)
     data.setdefault("name", _name_of(path))
-    return _overridden(data, overrides, str(path))
+    return with_deals(_overridden(data, overrides, str(path)), read_deals(deal_file(path)))
+
+
+def with_deals(recipe: Recipe, deals: Deals) -> Recipe:
+    """Return the recipe with other deals of its split."""
+    return recipe.model_copy(update={"dataset": recipe.dataset.with_deals(deals)})
 
 
 def default_recipe() -> Recipe:

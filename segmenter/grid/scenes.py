@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from segmenter.base.files import composed
+from segmenter.grid.deals import Deal
 from segmenter.grid.labels import ClassMap
 
 Split = Literal["train", "validation", "test"]
@@ -32,7 +33,8 @@ class Scene:
         split: use of the scene: train, validation or test.
         metres_per_pixel: from the recipe, which overrides the file's georeference; None: not in the recipe.
         files: files of the image if its bands lie in several files, or if a driver must be named.
-        blocks: True if its label is of some blocks of the image alone, and others are in other splits.
+        blocks: True if its label is of some blocks of the image alone, and others are in other splits; its
+            name then ends in its split.
         masks: code and file of each mask, if classes have files of their own; `label` is the first.
     """
 
@@ -45,6 +47,11 @@ class Scene:
     files: tuple[Path, ...] = ()
     blocks: bool = False
     masks: tuple[tuple[int, Path], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name of the image, as its user knows it."""
+        return self.name.removesuffix(f"_{self.split}") if self.blocks else self.name
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Dataset:
         leave_out: recipe key that excludes scenes, for messages.
         usual_metres: metres a pixel of scenes whose scale is in neither recipe nor georeference; None:
             unknown.
+        deal: parts of the groups, or blocks, that a hash dealt; None: none were.
     """
 
     name: str
@@ -79,6 +87,7 @@ class Dataset:
     cache_codec: Literal["none", "lz4"] = "none"
     leave_out: str = "dataset.leave_out"
     usual_metres: float | None = None
+    deal: Deal | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:
         """Return the scenes of one split."""

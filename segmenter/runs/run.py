@@ -2,7 +2,7 @@
 
     recipe.yaml             the resolved recipe: a record of the training, do not edit
     run.json                meaning of the model's input and output: bands, normalisation, classes
-    scenes.json             digests of the training files
+    scenes.json             role, path and digests of each scene (`scenes`)
     origin.json             scenes, class pixels, scale and location, for descriptions
     validation.json         paths of the validation images
     checkpoints/step-N.npz  weights, optimiser and position after N steps
@@ -38,7 +38,7 @@ from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation, typed
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.base.terminal import say
-from segmenter.config.reading import dump_recipe, load_recipe
+from segmenter.config.reading import dump_recipe, load_recipe, with_deals
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.calibration import Calibration
 from segmenter.grid.labels import ClassMap
@@ -54,6 +54,7 @@ from segmenter.runs.checkpoints import (
     newest_whole,
 )
 from segmenter.runs.records import CALIBRATION, load_calibration, step_of
+from segmenter.runs.scenes import deals_of
 
 RECIPE_FILE = "recipe.yaml"
 _LATER = ("scenes", "shares", "extensions", "band_names")
@@ -283,7 +284,7 @@ def load_run(path: Path) -> Run:
             f"settings, start a new run with --init-from {typed(path)}",
         )
     facts = {each.name: getattr(content, each.name) for each in fields(RunFacts)}
-    return Run(path, load_recipe(path / RECIPE_FILE), **facts)
+    return Run(path, with_deals(load_recipe(path / RECIPE_FILE), deals_of(path)), **facts)
 
 
 def _run_of(file: Path) -> str:

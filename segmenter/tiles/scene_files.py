@@ -10,24 +10,20 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from segmenter.base.errors import DatasetError, SegmenterError, failing
 from segmenter.base.files import read_regular, sampled_digest, write_whole
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.base.threads import in_threads
-from segmenter.grid.scenes import Scene
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.remote.settings import RemotePath, open_bytes
 from segmenter.raster.stamps import stamp_of
+from segmenter.tiles.index import cache_folder
 
-FILE = "scenes.json"
-_FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
-_CHANGES = (
-    *("scene {} is new", "the image of scene {} has changed", "the label of scene {} has changed"),
-    "scene {} is gone",
-)
 PIECE_BYTES = 1 << 14
 """Size of the sampled pieces; a file of up to 256 KiB is read completely."""
 
@@ -84,55 +80,12 @@ class _Kept:
                 write_whole(self._path, sealed(json.dumps(self._known)).encode())
 
 
+def image_digests(dataset: Dataset) -> dict[str, str]:
+    """Return the digest of each scene's image by the scene's name."""
+    images = [replace(scene, label=None) for scene in dataset.scenes]
+    return {name: image for name, (image, _) in scene_digests(images, cache_folder(dataset)).items()}
+
+
 def joint_digest(digests: Digests) -> str:
     """Return one digest of all scenes' digests, whatever their order."""
     return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
-
-
-def save_digests(run: Path, digests: Digests) -> None:
-    """Write digests into a run directory; they allow a later run to name a changed file."""
-    write_whole(run / FILE, json.dumps({"format": _FORMAT, "scenes": digests}, indent=0).encode())
-
-
-def changed_file(run: Path, now: Digests) -> str:
-    """Return a message on the first difference between the recorded scenes of a run and the current ones.
-
-    Empty if nothing differs; a line that says so if the run has no record.
-    """
-    names = changes_since(run, now)
-    if names is None:
-        return f"training images or labels have changed ({FILE}, missing or not readable, would name them)"
-    changes = [
-        text.format(name) for text, scenes in zip(_CHANGES, names.values(), strict=True) for name in scenes
-    ]
-    others = len(changes) - 1
-    more = f", and {others} more difference{'s' * (others > 1)}" if others else ""
-    return changes[0] + more if changes else ""
-
-
-def changes_since(run: Path, now: Digests) -> dict[str, list[str]] | None:
-    """Return the names of scenes by change: new, with another image, with another label, gone.
-
-    None if the run has no readable record.
-    """
-    before = _load(run / FILE)
-    if before is None:
-        return None
-    both = [name for name in now if name in before]
-    return {
-        "new": [name for name in now if name not in before],
-        "with another image": [name for name in both if now[name][0] != before[name][0]],
-        "with another label": [name for name in both if now[name][1] != before[name][1]],
-        "gone": [name for name in before if name not in now],
-    }
-
-
-def _load(path: Path) -> Mapping[str, tuple[str, str]] | None:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != _FORMAT:
-            return None
-        scenes = data["scenes"]
-        return {str(name): (str(image), str(label)) for name, (image, label) in scenes.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

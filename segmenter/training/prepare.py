@@ -23,13 +23,14 @@ from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
+from segmenter.runs.scenes import Digests, changed_file
 from segmenter.runs.score_files import folds_in
 from segmenter.sampling import Plan, held_by_rows, mean_uses, part_title, plan
 from segmenter.sampling.quotas import Part, Quota, tiles_of_parts
 from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import donors
-from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
+from segmenter.tiles.scene_files import joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
 from segmenter.training.beginning.demands import check_demands, check_validation

@@ -32,10 +32,9 @@ from segmenter.runs.score_files import record_to_beat
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.tiles.scene_files import save_digests
 from segmenter.training.beginning.fine_tuning import Source, find_encoder_weights
 from segmenter.training.beginning.new_run import load_first_weights, new_run
-from segmenter.training.beginning.origin import record_origin
+from segmenter.training.beginning.origin import record_origin, record_scenes
 from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.ending import Outcome, train_to_end
 from segmenter.training.prepare import Tiles, describe_plan
@@ -152,7 +151,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         if checkpoint is None:
             clear(run.path)
         run.save()
-        save_digests(run.path, tiles.digests)
+        record_scenes(run.path, checked.dataset, tiles.digests, resumed=checkpoint is not None)
         parts = run, checked.dataset, tiles.index, checked.source, checked.devices.computed_on
         record_origin(*parts, resumed=checkpoint is not None)
         save_validation_images(run.path, checked.dataset.of("validation"))

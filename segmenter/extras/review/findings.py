@@ -57,7 +57,7 @@ class Finding:
     @property
     def place(self) -> Place:
         """The cells on the ground."""
-        return Place(self.of.scene.name, self.of.info, self.window, self.cells)
+        return Place(self.of.scene.title, self.of.info, self.window, self.cells)
 
 
 def wrong_KKL(all_judged: Sequence[Judged], classes: int) -> Floats:

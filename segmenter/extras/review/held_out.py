@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import no_bar
-from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
@@ -224,15 +223,18 @@ def runs_of(path: Path) -> list[Run]:
     return runs
 
 
-def judges_of(runs: Sequence[Run], load: Callable[[Recipe], Dataset]) -> list[Judge]:
+def judges_of(runs: Sequence[Run], load: Callable[[Run], Dataset]) -> list[Judge]:
     """Return each run with its labelled validation scenes; the first also has the test scenes.
+
+    Args:
+        load: returns a run's dataset, with the roles that its scenes had in its training.
 
     Raises:
         DatasetError: no labelled scene was held out.
     """
     judges = []
     for number, run in enumerate(runs):
-        dataset = load(run.recipe)
+        dataset = load(run)
         held_out = dataset.of("validation") + (() if number else dataset.of("test"))
         if scenes := tuple(scene for scene in held_out if scene.label is not None):
             judges.append(Judge(run, dataset, scenes))

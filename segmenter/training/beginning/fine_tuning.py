@@ -22,7 +22,7 @@ from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run, load_run
-from segmenter.tiles.scene_files import Digests, changes_since
+from segmenter.runs.scenes import Digests, changes_since
 
 _NOT_ENCODER = ("decoder_", "logits")
 """Beginnings of the names of all other layers, see `model.encoders`."""

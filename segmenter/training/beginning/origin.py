@@ -1,10 +1,11 @@
-"""Record of a run's origin (`runs.origin`), written when its training starts."""
+"""Records of a run's origin and of its scenes (`runs.records`, `runs.scenes`), written when it starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,10 @@ from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.runs.records import MOST_OUTLINES, Origin, Place, load_origin, save_origin
 from segmenter.runs.run import Run
+from segmenter.runs.scenes import Digests, KnownScene, RunScenes, load_scenes, save_scenes
 from segmenter.tiles.gsd import some_of
-from segmenter.tiles.index import TileIndex
+from segmenter.tiles.index import TileIndex, cache_folder
+from segmenter.tiles.scene_files import scene_digests
 from segmenter.training.beginning.fine_tuning import Source
 
 _DIGITS = 6
@@ -54,6 +57,64 @@ def record_origin(
         started_from = "" if source is None else source.run.recipe.name
     origin = origin_of(run.recipe.sampling, dataset, index, begun, started_from)
     save_origin(run.path, origin.model_copy(update={"computed_on": dict(computed_on)}))
+
+
+def record_scenes(run: Path, dataset: Dataset, digests: Digests, *, resumed: bool) -> None:
+    """Write the role of each scene of a starting training, once: a resumed run keeps its first record.
+
+    Args:
+        digests: of the scenes that train and validate.
+        resumed: True for a resumed run: only a record of before, which lacks the roles, is replaced.
+
+    Raises:
+        SegmenterError: a test image cannot be read, or the record cannot be written.
+    """
+    if resumed and (known := load_scenes(run)) is not None and known.told:
+        return
+    tested = scene_digests(dataset.of("test"), cache_folder(dataset))
+    places = _places(dataset.scenes)
+    parts = {} if dataset.deal is None else dataset.deal.parts
+    scenes = {
+        scene.name: KnownScene(
+            *{**digests, **tested}[scene.name],
+            path=_below(dataset.root, (*scene.files, scene.image)[0]),
+            group=scene.group,
+            part="" if scene.blocks else parts.get(scene.group, ""),
+            place=places.get(scene.name),
+            role=scene.split,
+            blocks=scene.blocks,
+        )
+        for scene in dataset.scenes
+    }
+    for file, _ in dataset.unused:
+        path = _below(dataset.root, file)
+        scenes.setdefault(path, KnownScene("", "", path, role="left out"))
+    save_scenes(run, RunScenes(scenes, () if dataset.deal is None else (dataset.deal,)))
+
+
+def _below(root: Path, path: Path) -> str:
+    """Return a path below the dataset's root; elsewhere, as of made images, the name alone."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+
+
+def _places(scenes: Sequence[Scene]) -> dict[str, tuple[float, float, float, float]]:
+    """Return west, south, east and north in degrees by scene, of up to 1,000 scenes with georeference."""
+    asked, found = some_of(scenes), dict[str, tuple[float, float, float, float]]()
+    headers = in_threads(_corners, asked, description="places", unit="scene")
+    for scene, corners in zip(asked, headers, strict=True):
+        if corners is not None:
+            west, south, east, north = map(float, (*corners.min(axis=0), *corners.max(axis=0)))
+            found[scene.name] = (
+                *(round(west, _DIGITS), round(south, _DIGITS)),
+                *(round(east, _DIGITS), round(north, _DIGITS)),
+            )
+    return found
+
+
+def _corners(scene: Scene) -> NDArray[np.float64] | None:
+    with suppress(SegmenterError):  # said where its pixels are read
+        return lon_lat_corners(raster_info(scene.image))
+    return None
 
 
 def origin_of(
