@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from segmenter.config.recipe import DatasetConfig, Recipe
     from segmenter.grid.scenes import Dataset, Layout
 
-__all__ = ["kinds", "layout_of", "load_dataset", "load_moved"]
+__all__ = ["kinds", "layout_of", "load_dataset"]
 
 # Imports wait for the call: a script that is interrupted meanwhile ends with one line.
 
@@ -55,21 +55,6 @@ def load_dataset(recipe: Recipe) -> Dataset:
 
         dataset = with_blocks(dataset, section.split, section.deals)
     return dataset
-
-
-def load_moved(recipe: Recipe, root: str | None) -> Dataset:
-    """Return the dataset of a run's recipe, with its files in `root` now; None: where they were."""
-    from segmenter.base.errors import SegmenterError, extended_error
-
-    if root is not None:
-        moved = recipe.dataset.model_copy(update={"root": root})
-        return load_dataset(recipe.model_copy(update={"dataset": moved}))
-    try:
-        return load_dataset(recipe)
-    except SegmenterError as error:
-        raise extended_error(
-            error, remedy="where the data lie elsewhere now, name their folder by --root"
-        ) from None
 
 
 def _has_to_be_made(section: FolderConfig) -> bool:

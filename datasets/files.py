@@ -335,7 +335,8 @@ def _first_test(ranked: Sequence[str], split: FolderSplit, deals: Deals) -> list
 def _smallest_part(name: str, split: FolderSplit, sizes: Mapping[str, int]) -> str:
     """Return the part of a new name: one that is short of its share, else the smallest fold, or training."""
     count = sum(sizes.values()) + 1
-    for part, share in (("test", split.test_share), ("validation", split.validation_share)):
+    held_out = (("test", split.test_share), ("validation", split.validation_share))
+    for part, share in held_out if split.folds or sizes.get("train") else ():
         if sizes.get(part, 0) < share_of(count, share):
             return part
     if not split.folds:

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.base.addresses import is_address
-from segmenter.base.errors import CheckpointError, SegmenterError, counted, plain
+from segmenter.base.errors import (
+    CheckpointError,
+    DatasetError,
+    SegmenterError,
+    counted,
+    extended_error,
+    plain,
+)
 from segmenter.base.terminal import say, warn
 from segmenter.config.datasets import FolderConfig, FolderSplit, Naic2020Config
 from segmenter.config.reading import with_deals
@@ -19,7 +26,7 @@ from segmenter.runs.records import load_origin, validation_images
 from segmenter.runs.scenes import FILE, RunScenes, load_scenes
 from segmenter.tiles.scene_files import image_digests
 
-from . import load_dataset, load_moved
+from . import load_dataset
 from .files import few, in_hash_order, parts_of, share_of, split_of
 
 if TYPE_CHECKING:
@@ -40,7 +47,16 @@ def dataset_of_run(run: Run, root: str | None = None) -> Dataset:
         CheckpointError: the run does not say which scenes it learnt from, and it cannot be found out.
         DatasetError: files are missing or ambiguous.
     """
-    return as_known(load_moved(run.recipe, root), run)
+    recipe = run.recipe
+    if root is not None:
+        moved = recipe.dataset.model_copy(update={"root": root})
+        return known_dataset(recipe.model_copy(update={"dataset": moved}), run)
+    try:
+        return known_dataset(recipe, run)
+    except DatasetError as error:
+        raise extended_error(
+            error, remedy="where the data lie elsewhere now, name their folder by --root"
+        ) from None
 
 
 def dataset_by(recipe: Recipe, run: Run) -> Dataset:
@@ -50,22 +66,22 @@ def dataset_by(recipe: Recipe, run: Run) -> Dataset:
         CheckpointError, DatasetError: as `dataset_of_run`.
     """
     own, theirs = (each.dataset.model_dump(exclude=_PLACES) for each in (recipe, run.recipe))
-    if own != theirs:
-        return load_dataset(recipe)
-    return as_known(load_dataset(with_deals(recipe, run.recipe.dataset.deals)), run)
+    return known_dataset(recipe, run) if own == theirs else load_dataset(recipe)
 
 
 _PLACES = {"root", "files", "cache", "cache_limit", "cache_compression"}
 """Settings of a dataset that say where its files are, not what they are."""
 
 
-def as_known(dataset: Dataset, run: Run, *, roles: bool = True) -> Dataset:
-    """Return a dataset of a run's recipe with the roles that the run noted; see `dataset_of_run`.
+def known_dataset(recipe: Recipe, run: Run, *, roles: bool = True) -> Dataset:
+    """Return the dataset of a recipe of a run's data with the scenes of the run; see `dataset_of_run`.
 
     Args:
-        roles: False: only the choice of the scenes is the run's, as for its other folds.
+        roles: False: only the choice and the deal of the scenes are the run's, as for another of its folds.
     """
-    known, images = scenes_of_run(run, dataset), image_digests(dataset)
+    known = scenes_of_run(run, recipe)
+    dataset = load_dataset(with_deals(recipe, known.deals or recipe.dataset.deals))
+    images = image_digests(dataset)
     found = [(scene, known.known(scene, images[scene.name])) for scene in dataset.scenes]
     scenes = tuple(
         _in_role(scene, own.role) if roles else scene
@@ -74,8 +90,8 @@ def as_known(dataset: Dataset, run: Run, *, roles: bool = True) -> Dataset:
     )
     notes = dataset.notes
     if fresh := list(dict.fromkeys(scene.title for scene, own in found if own is None)):
-        are = counted(len(fresh), "scene is", "scenes are")
-        notes += (f"new: {are} of no part of {run.path}, and left out: {few(fresh)}",)
+        since = counted(len(fresh), "scene")
+        notes += (f"new since the training, and left out here: {since}: {few(fresh)}",)
     return replace(dataset, scenes=scenes, notes=notes)
 
 
@@ -86,7 +102,9 @@ def _in_role(scene: Scene, role: str) -> Scene:
 def seen_by(
     run: Run, scenes: Sequence[Scene], dataset: Dataset, recipe: Recipe, *, remote: bool = True
 ) -> list[Scene]:
-    """Return those scenes of a dataset that a run learnt from, by their content; none if it cannot be known.
+    """Return those scenes of a dataset that a run learnt from, by their content.
+
+    None, with a warning, if it cannot be known.
 
     Args:
         recipe: recipe of the dataset.
@@ -94,8 +112,9 @@ def seen_by(
     """
     theirs = run.recipe.dataset
     try:
-        known = scenes_of_run(run, None, remote=remote)
-    except SegmenterError:
+        known = scenes_of_run(run, run.recipe, remote=remote)
+    except SegmenterError as error:
+        warn(plain(f"whether these scenes trained the run is not known: {error}"))
         return []
     images = image_digests(replace(dataset, scenes=tuple(scenes)))
     by_name = theirs.root == recipe.dataset.root
@@ -164,12 +183,12 @@ def keep_deal(recipe: Path, deals: Deals, dataset: Dataset) -> None:
 # ------------------------------------------------------------------------------------------- runs of before
 
 
-def scenes_of_run(run: Run, today: Dataset | None = None, *, remote: bool = True) -> RunScenes:
+def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes:
     """Return the scenes of a run; those of a run of before are found out from what it noted.
 
     Args:
-        today: dataset of its recipe, if it is loaded.
-        remote: True: a server in its recipe may be contacted.
+        recipe: recipe of its data, which may lie elsewhere now.
+        remote: True: a server in that recipe may be contacted.
 
     Raises:
         CheckpointError: it has no record, or which scenes trained it cannot be found out.
@@ -177,10 +196,9 @@ def scenes_of_run(run: Run, today: Dataset | None = None, *, remote: bool = True
     known = load_scenes(run.path)
     if known is not None and known.told:
         return known
-    if known is not None and (remote or not is_address(run.recipe.dataset.root)):
-        today = load_dataset(run.recipe) if today is None else today
-        if (found := _found_out(run, known, today)) is not None:
-            return found
+    here = remote or not is_address(recipe.dataset.root)
+    if known is not None and here and (found := _found_out(run, known, recipe)) is not None:
+        return found
     raise CheckpointError(
         run.path,
         expected=f"in {FILE}, which scenes it learnt from",
@@ -189,20 +207,20 @@ def scenes_of_run(run: Run, today: Dataset | None = None, *, remote: bool = True
     )
 
 
-def _found_out(run: Run, known: RunScenes, today: Dataset) -> RunScenes | None:
+def _found_out(run: Run, known: RunScenes, recipe: Recipe) -> RunScenes | None:
     """Return the record of a run of before with roles; None if they do not fit what it noted.
 
     Its deal is that of the names which it knew; today's new names had no part in it.
     """
-    split, roles = split_settings(run.recipe.dataset), dict[str, Split]()
-    then, deals = today, ()
+    split, roles, deals = split_settings(recipe.dataset), dict[str, Split](), Deals()
+    then = today = load_dataset(recipe)
     if today.deal is not None and split is not None:
         names = _names_of_before(known, today, split)
         if names is None:
             return None
         parts = parts_of(names, split)
-        deals = (Deal(split.rule, parts),)
-        then = load_dataset(with_deals(run.recipe, deals))
+        deals = Deals((Deal(split.rule, parts),))
+        then = load_dataset(with_deals(recipe, deals))
         roles = {name: split_of(parts[name], split.fold) for name in known.scenes if name in parts}
     titles = {name.rpartition("_")[0] for name in known.scenes}
     for scene in then.scenes:

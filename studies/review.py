@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from studies.coverage_table import rounded
 from datasets import load_dataset
-from datasets.known import as_known
+from datasets.known import known_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.extras.review.held_out import Cells
@@ -160,7 +160,7 @@ class Held:
 
 def held_out(run: Path, data: Path, every: int) -> list[Held]:
     """Map scenes that a run, or folds, did not learn from; every so many of them."""
-    judges = judges_of(runs_of(run), lambda each: as_known(load_dataset(_at(each.recipe, data)), each))
+    judges = judges_of(runs_of(run), lambda each: known_dataset(_at(each.recipe, data), each))
     found = []
     for judge in judges:
         predict = load_predictor(judge.run, WANTED)

@@ -39,7 +39,7 @@ ARROWS = {
 
 EXTRAS = {
     "accuracy": "evaluation pages raster runs",
-    "review": "config evaluation inference mapping pages raster runs",
+    "review": "evaluation inference mapping pages raster runs",
     "dask": "devices mapping inference runs raster",
     "export": "raster model inference runs",
     "gis": "mapping raster",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
@@ -18,6 +19,9 @@ from segmenter.base.options import add_options, option, parsed
 from segmenter.base.terminal import aligned, warn, words_aside
 
 from ..start.choice import Choice, nested, recipe_text, shown
+
+if TYPE_CHECKING:
+    from segmenter.grid.deals import Deals
 
 _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
@@ -40,6 +44,12 @@ class _Options:
     labels: Path | None = option(None, "the labels: a folder, a file, a pattern as '*_lc.tif'", "LABELS")
     output: Path | None = option(None, "recipe to write (default: DATA.yaml, here)", "FILE.yaml")
     hours: float | None = option(None, "time that the training may take", "H", least=1e-9)
+    like: Path | None = option(
+        None,
+        "recipe or run whose split is taken over, so that its scenes keep their parts (default: a recipe of "
+        "the same data beside the one to write)",
+        "RECIPE|RUN",
+    )
     gpus: tuple[int, ...] | None = option(
         None, "cards to plan for (default: this machine)", "4x11GB", read=_gpus
     )
@@ -54,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with words_aside(given.json) as answer:
         from segmenter.base.files import check_writable
 
+        from ..start.like import as_before
         from ..start.look import look
         from ..start.plan import plan
 
@@ -65,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     path, "exists, and nothing is written over", remedy="name another by --output or --page"
                 )
             check_writable(path)
-        seen = look(given.data, given.labels)
+        seen, deals = as_before(look(given.data, given.labels), given.like, recipe)
         choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
         if given.explain is None:
-            _write(given, choices, recipe, page)
+            _write(given, choices, recipe, page, deals)
         else:
             print(_explained(given.explain, seen, choices))
         if given.json:
@@ -77,16 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path) -> None:
-    """Check the dataset, print the settings, and write recipe and page."""
+def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path, deals: Deals) -> None:
+    """Check the dataset, print the settings, and write recipe, deal and page."""
     from segmenter.base.files import write_whole
-    from segmenter.config.reading import recipe_from
+    from segmenter.config.reading import recipe_from, with_deals
 
     from .. import load_dataset
     from ..check import check_dataset
+    from ..known import keep_deal
     from ..start.page import start_page
 
-    planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
+    planned = with_deals(recipe_from({"name": recipe.stem, **nested(choices)}, "the plan"), deals)
     dataset = load_dataset(planned)
     report = check_dataset(dataset)
     try:
@@ -104,6 +116,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path)
         if html:
             page.unlink(missing_ok=True)
         raise
+    keep_deal(recipe, deals, dataset)
     typed = shlex.quote(str(recipe))
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
@@ -115,7 +128,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path)
 def _command(given: _Options) -> str:
     """Return the command with all that the plan depends on."""
     gpus = None if given.gpus is None else ",".join(f"{card}GB" for card in given.gpus)
-    options = {"--labels": given.labels, "--hours": given.hours, "--gpus": gpus}
+    options = {"--labels": given.labels, "--hours": given.hours, "--gpus": gpus, "--like": given.like}
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     return shlex.join(["segmenter", "start", str(given.data), *words])
 

@@ -208,21 +208,18 @@ def _train(
 
 def _dataset(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Dataset:
     """Return the scenes of a training: a resumed one has its own, whatever has been added to the folder."""
-    from segmenter.config.reading import with_deals
     from segmenter.runs.run import RUN_FILE, load_run
 
     from .. import load_dataset
-    from ..known import as_known
+    from ..known import known_dataset
 
     begun = resumed or sibling
     if begun is None or not (begun / RUN_FILE).exists():
         return load_dataset(recipe)
-    run = load_run(begun)
-    dataset = load_dataset(with_deals(recipe, run.recipe.dataset.deals or recipe.dataset.deals))
     try:
-        return as_known(dataset, run, roles=resumed is not None)
+        return known_dataset(recipe, load_run(begun), roles=resumed is not None)
     except CheckpointError:  # of before: other data are refused once they are compared
-        return dataset
+        return load_dataset(recipe)
 
 
 def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | None:

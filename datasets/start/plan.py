@@ -13,6 +13,7 @@ import numpy as np
 
 from segmenter.base.errors import DatasetError, WeightsError, counted
 from segmenter.base.files import gibibytes
+from segmenter.config.datasets import FolderConfig
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.diagnosis.limits import planned
 from segmenter.grid.labels import IGNORE
@@ -248,9 +249,16 @@ def geometry(draft: Draft) -> Iterator[Choice]:
     """Turn tiles by quarters only where images look straight down; zoom and rotate them if time is enough.
 
     Zoom helps the encoder on Dubai (studies/results_method.md). From scratch, in 15 passes over the tiles,
-    zoom and rotation cost 5 points of Potsdam's look-alikes (studies/planned.md).
+    zoom and rotation cost 5 points of Potsdam's look-alikes (studies/planned.md). Beside held-out blocks of
+    the same scene they would let a model see farther than the buffer.
     """
     up, differ = draft.up
+    section = draft.recipe.dataset
+    if isinstance(section, FolderConfig) and section.split.blocks is not None:
+        apart = section.split.blocks.buffer
+        why = f"no zoom, and quarter turns alone: held-out blocks lie {apart} pixels away, as far as it sees"
+        yield Choice("augmentation.d4", not up, why)
+        return
     if up:
         yield Choice("augmentation.d4", False, f"classes above and below differ by {differ:.0%}")
         yield Choice(

@@ -53,6 +53,7 @@ class Deal:
 
 
 Deals = tuple[Deal, ...]
+"""Deals of a recipe, each under a rule of its own."""
 
 
 def deal_file(recipe: Path) -> Path:

@@ -1,7 +1,8 @@
-"""Commands on run directories: report, compare, describe, pack into one file, unpack."""
+"""Commands on run directories: report, compare, list the scenes, describe, pack into one file, unpack."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from segmenter.base.errors import end_at_once_on_ctrl_c
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.base.errors import run_tool
+from segmenter.base.errors import CheckpointError, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import Command, add_commands, option, parsed_command
 from segmenter.extras.sharing.commands import COMMANDS as OF_SHARING
 from segmenter.runs import compare
 from segmenter.runs.report.sections import REPORT, write_report
+from segmenter.runs.run import load_run
+from segmenter.runs.scenes import FILE as SCENES
+from segmenter.runs.scenes import load_scenes, scene_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +48,32 @@ def _compare(given: _CompareOptions) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ScenesOptions:
+    run_dir: Path = option(..., "run directory", "RUN", positional=True)
+    json: bool = option(False, "print the record of each scene as JSON")
+
+
+def _scenes(given: _ScenesOptions) -> int:
+    known = load_scenes(load_run(given.run_dir).path)
+    if known is None or not known.told:
+        raise CheckpointError(
+            given.run_dir,
+            expected=f"the roles of its scenes in {SCENES}",
+            got="none" if known is None else "a record of before, without roles",
+            remedy="runs that start now have it",
+        )
+    if given.json:
+        print(json.dumps({"run": str(given.run_dir), "scenes": list(known.rows())}, indent=1))
+    else:
+        print("\n".join(scene_table(known)))
+    return 0
+
+
 COMMANDS = {
     "report": Command("write the report of a training anew", _ReportOptions, _report),
     "compare": Command("what runs reached, and in which settings they differ", _CompareOptions, _compare),
+    "scenes": Command("the role that each scene had in a training", _ScenesOptions, _scenes),
     **OF_SHARING,
 }
 

@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import CheckpointError, SegmenterError, shortened
+from segmenter.base.errors import CheckpointError, SegmenterError, counted, plain, shortened
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.sealed import other_format, sealed, unsealed
+from segmenter.base.terminal import aligned
 from segmenter.grid.deals import Deals, as_json, deals_from
 from segmenter.grid.scenes import SPLITS, Scene, Split
 
@@ -118,6 +119,36 @@ class RunScenes:
         return ({"scene": name, **asdict(scene)} for name, scene in self.scenes.items())
 
 
+TITLES = ("Scene", "Role", "Part", "Group", "Place", "Image")
+"""Columns of `scene_rows`."""
+
+
+def scene_rows(known: RunScenes) -> list[list[str]]:
+    """Return a row of texts for each scene, by role and name; `Place` in degrees, east and north."""
+    order = sorted(known.scenes.items(), key=lambda item: (ROLES.index(item[1].role), item[0]))
+    return [
+        [
+            *(name, f"{each.role}{' (blocks)' if each.blocks else ''}", each.part),
+            *(each.group if each.group != name else "", _degrees(each.place), each.path),
+        ]
+        for name, each in order
+    ]
+
+
+def _degrees(place: tuple[float, float, float, float] | None) -> str:
+    if place is None:
+        return ""
+    west, south, east, north = place
+    return f"{(west + east) / 2:.5f}, {(south + north) / 2:.5f}"
+
+
+def scene_table(known: RunScenes) -> list[str]:
+    """Return the lines of a table of a run's scenes, and a line with the number of each role."""
+    counts = ", ".join(f"{count} {role}" for role, count in known.counts.items() if count)
+    lines = aligned(TITLES, scene_rows(known), left=len(TITLES))
+    return [*(plain(line) for line in lines), f"{counted(len(known.scenes), 'scene')}: {counts}"]
+
+
 def save_scenes(run: Path, known: RunScenes) -> None:
     """Write the record of its scenes into a run directory, completely or not at all.
 
@@ -164,7 +195,7 @@ def _scene(content: Any) -> KnownScene:
     place = None if scene.place is None else tuple(map(float, scene.place))
     if scene.role not in ROLES or not (place is None or len(place) == 4):
         raise ValueError(f"{scene.role!r} is no role, or {scene.place!r} no place")
-    return replace(scene, place=place)  # type: ignore[arg-type]
+    return replace(scene, place=place)
 
 
 def _of_before(text: bytes) -> RunScenes | None:

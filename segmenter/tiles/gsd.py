@@ -13,7 +13,7 @@ without data are left out of averages; a new pixel has data, or a label, if at l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -240,6 +240,15 @@ def _reach(size: Size, tile: int) -> tuple[int, int]:
 
 def _asked(wanted: tuple[float, float], metres: float, tile: int) -> tuple[float, float]:
     return tile * wanted[0] / metres, tile * wanted[1] / metres
+
+
+def most_shrunk(wanted: tuple[float, float], metres: Iterable[float | None]) -> float:
+    """Return the largest number of a scene's pixels in a pixel shown, at least 1.
+
+    Args:
+        metres: of a pixel of each scene; None: unknown.
+    """
+    return max([1.0, *(min(wanted[1] / each, float(MOST_SHRUNK)) for each in metres if each)])
 
 
 def _meets(reach: tuple[int, int], asked: tuple[float, float]) -> bool:

@@ -25,7 +25,7 @@ from segmenter.model.stages import pace_of
 from segmenter.runs.checkpoints import save_checkpoint, transfer_weights
 from segmenter.runs.records import Origin, save_origin
 from segmenter.runs.run import load_run
-from segmenter.tiles.scene_files import save_digests
+from segmenter.runs.scenes import KnownScene, RunScenes, save_scenes
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
@@ -209,7 +209,8 @@ BEFORE = {"a": ("1", "2"), "b": ("3", "4"), "c": ("5", "6"), "d": ("7", "8")}
 def test_new_corrected_and_missing_scenes_are_named_with_the_classes_that_moved(tmp_path: Path) -> None:
     run = bare_run(tmp_path / "run")
     assert list(lines_of_change(run, BEFORE, {"water": 3})) == [], "a run without a record"
-    save_digests(run.path, BEFORE)
+    before = {name: KnownScene(*pair, role="train") for name, pair in BEFORE.items()}
+    save_scenes(run.path, RunScenes(before))
     (line,) = lines_of_change(run, BEFORE, {"water": 3})
     assert not any(f"({name})" in line for name in BEFORE)
     tiles = {"scenes": {}, "tiles": 9, "tiles_left_out": 0, "tile_px": 64, "tiles_with": {}}

@@ -30,7 +30,8 @@ from segmenter.runs.log import log_line
 from segmenter.runs.records import MOST_OUTLINES, load_origin
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
-from segmenter.tiles.scene_files import FILE, PIECE_BYTES, file_digest, save_digests
+from segmenter.runs.scenes import FILE, KnownScene, RunScenes, save_scenes
+from segmenter.tiles.scene_files import PIECE_BYTES, file_digest
 from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from segmenter.training.checks import check_same_plan
 from segmenter.training.ending import train_to_end
@@ -319,7 +320,8 @@ def begun(data: Path, tmp_path: Path) -> Run:
         tiles=tiles.fingerprint(),
     )
     run.save()
-    save_digests(run.path, tiles.digests)
+    known = {name: KnownScene(*pair, role="train") for name, pair in tiles.digests.items()}
+    save_scenes(run.path, RunScenes(known))
     return run
 
 

@@ -120,7 +120,7 @@ def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
         )
         title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
         note = (
-            f"{scene.name}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.wrong:,.0f} "
+            f"{scene.title}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.wrong:,.0f} "
             f"pixels are expected to be wrong; {percent(finding.share)} are another class on the map"
         )
         rows.append(PictureRow(title, note, pictures))

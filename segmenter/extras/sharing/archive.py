@@ -63,6 +63,8 @@ from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import RECIPE_FILE, RUN_FILE, Run, load_run
+from segmenter.runs.scenes import FILE as SCENES
+from segmenter.runs.scenes import load_scenes, save_scenes
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 
 LEFT_OUT = "left-out"
@@ -120,6 +122,9 @@ def _copy(source: Path, target: Path, run: Run) -> None:
         save_arrays(target, _rewritten(source, run))
     elif target.name == ORIGIN and (origin := load_origin(source.parent)) is not None:
         save_origin(target.parent, origin.model_copy(update={"place": None}))
+    elif target.name == SCENES and (known := load_scenes(source.parent)) is not None and known.told:
+        scenes = {name: replace(each, place=None, path="") for name, each in known.scenes.items()}
+        save_scenes(target.parent, replace(known, scenes=scenes))
     else:
         shutil.copyfile(source, target)
 
@@ -138,7 +143,7 @@ def _rewritten(path: Path, run: Run) -> dict[str, Any]:
 FORMAT = 1
 SUMS, MANIFEST = "SHA256SUMS", "pack.json"
 RUN_FILES = (
-    *(RUN_FILE, RECIPE_FILE, "scenes.json", ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
+    *(RUN_FILE, RECIPE_FILE, SCENES, ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
     *("learning_curves.png", LOG, REPORT, WINDOWS, CALIBRATION, ACCURACY),
 )
 """Files of a run that are packed where they exist, beside weights and checkpoints. Not `validation.json`:

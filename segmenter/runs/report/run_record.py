@@ -28,6 +28,7 @@ from segmenter.runs.records import (
 )
 from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
+from segmenter.runs.scenes import RunScenes, load_scenes
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
 
 
@@ -138,6 +139,7 @@ class Story:
         coverage: coverage of the steps; None if the log has none.
         missing: a sentence on each record that could not be read or is not shown.
         calibration: calibration of the weights that predict; None if not calibrated.
+        scenes: scenes with their roles; None for a run of before.
         accuracy: estimates of the maps of these weights; None if there are none.
         maps: scores of maps that were named for the report.
     """
@@ -155,6 +157,7 @@ class Story:
     calibration: CalibrationFile | None = None
     accuracy: AccuracyFile | None = None
     maps: Scores | None = None
+    scenes: RunScenes | None = None
 
     @property
     def steps(self) -> int:
@@ -241,6 +244,7 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
         calibration=read("Calibration", _calibration, run),
         accuracy=read("Accuracy", load_accuracy, run),
         maps=None if maps is None else scores_of_maps(run, maps),
+        scenes=read("Scenes", load_scenes, path),
         missing=missing,
     )
 

@@ -47,6 +47,7 @@ from segmenter.runs.report.charts import (
 )
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 from segmenter.runs.report.run_record import Story, finite, map_blocks, read_story
+from segmenter.runs.scenes import TITLES, RunScenes, scene_rows
 
 _BEFORE, _AFTER = "before", "calibrated"
 _LOOKS = {_BEFORE: (FILLER, "circle-open"), _AFTER: (PLAN, "square")}
@@ -177,10 +178,26 @@ def report_sections(story: Story) -> list[Section]:
         sections.insert(2, Section("calibration", title, calibration_blocks(story.calibration)))
     if known := map_blocks(story.maps, story.accuracy):
         sections.append(Section("maps", "How accurate are its maps?", known))
+    if story.scenes is not None and story.scenes.told:
+        sections.append(Section("scenes", "Which scenes did it learn from?", scene_blocks(story.scenes)))
     if story.missing:
         notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
         sections.append(Section("missing", "What is missing here", notes))
     return sections
+
+
+_MOST_SCENES = 200
+
+
+def scene_blocks(known: RunScenes) -> list[Block]:
+    """Return the number of scenes of each role, and a table of the scenes."""
+    counts = ", ".join(f"{number(count)} {role}" for role, count in known.counts.items() if count)
+    text = f"{counts}, as they were when the training started; scenes that are added later are in none."
+    rows = scene_rows(known)
+    if len(rows) > _MOST_SCENES:
+        text += f" The first {_MOST_SCENES} are shown; {invocation('runs')} scenes lists all."
+    cells = [[plain(cell) for cell in row] for row in rows[:_MOST_SCENES]]
+    return [Paragraph(text), Table("Scenes of this training", TITLES, cells, words=True)]
 
 
 def headline(story: Story) -> str:

@@ -5,22 +5,23 @@ A training stops at the first unmet demand; `datasets check` reports all, includ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
-from segmenter.config.datasets import DatasetConfig, FolderConfig
+from segmenter.config.datasets import FolderConfig
 from segmenter.config.losses import LossConfig
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import AugmentationConfig, Recipe
 from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places
 from segmenter.sampling.quotas import check_quotas
-from segmenter.tiles.gsd import check_shown
+from segmenter.tiles.gsd import check_shown, most_shrunk, scene_gsds
 from segmenter.tiles.probing import check_augmentation
 from segmenter.training.beginning.fine_tuning import bands_seen, check_encoder_weights
 
@@ -104,16 +105,17 @@ def check_class_weights(loss: LossConfig, classes: int) -> None:
         raise ConfigError("loss.class_weights", expected=f"{classes} weights, one a class", got=len(chosen))
 
 
-def check_buffer(dataset: DatasetConfig, network: NetworkGeometry) -> None:
-    """Refuse blocks of a split within reach of each other's pixels.
+def check_buffer(recipe: Recipe, dataset: Dataset, network: NetworkGeometry) -> None:
+    """Refuse blocks of a split within reach of each other's pixels, as augmentation shows them.
 
     A pixel of validation whose receptive field holds pixels that trained would be scored on what was learned.
 
     Raises:
-        ConfigError: the buffer is smaller than the model's receptive-field radius, or there is no radius.
+        ConfigError: the buffer is smaller than the reach, or the model has no receptive-field radius.
     """
-    blocks = dataset.split.blocks if isinstance(dataset, FolderConfig) else None
-    if blocks is None or (network.radius is not None and network.radius <= blocks.buffer):
+    section = recipe.dataset
+    blocks = section.split.blocks if isinstance(section, FolderConfig) else None
+    if blocks is None:
         return
     if network.radius is None:
         raise ConfigError(
@@ -122,12 +124,36 @@ def check_buffer(dataset: DatasetConfig, network: NetworkGeometry) -> None:
             got=network.unlimited,
             remedy="take another model.encoder or model.decoder",
         )
+    shrunk = 1.0
+    if recipe.augmentation.scale_to is not None:
+        shrunk = most_shrunk(recipe.augmentation.scale_to, scene_gsds(dataset, dataset.of("train")))
+    reach = reach_of(network.radius, recipe.augmentation, shrunk)
+    if reach <= blocks.buffer:
+        return
+    shown = "" if reach == network.radius else f", which with augmentation's zoom and turns is {reach}"
     raise ConfigError(
         "dataset.split.blocks.buffer",
-        expected=f"at least the model's receptive-field radius, {network.radius} pixels",
+        expected=f"at least the model's receptive-field radius, {network.radius} pixels{shown}",
         got=blocks.buffer,
-        remedy="raise it, or take a model that sees less far (model.kind: unet, a smaller model.depth)",
+        remedy="raise it, take a model that sees less far (model.kind: unet, a smaller model.depth)"
+        + (", or lower augmentation.scale and rotation" if shown else ""),
     )
+
+
+def reach_of(radius: int, augmentation: AugmentationConfig, shrunk: float = 1.0) -> int:
+    """Return how many pixels of a scene a pixel of an augmented tile sees to each side at the most.
+
+    A tile that is shown 1 − z times as large sees 1 / (1 − z) times as far; a square that is turned by an
+    angle a reaches cos a + sin a times as far along the axes, at most at 45°; both mix in a neighbouring
+    pixel.
+
+    Args:
+        shrunk: pixels of a scene in a pixel shown, at the most.
+    """
+    angle = math.radians(min(45.0, augmentation.rotation))
+    far = radius * shrunk / (1 - augmentation.scale) * (math.cos(angle) + math.sin(angle))
+    mixed = bool(augmentation.scale or augmentation.rotation)
+    return math.ceil(round(far, 6)) + mixed + (math.ceil(shrunk) if shrunk > 1 else 0)
 
 
 def _buffer(recipe: Recipe, dataset: Dataset) -> None:
@@ -135,7 +161,7 @@ def _buffer(recipe: Recipe, dataset: Dataset) -> None:
         from segmenter.model.building import build_model  # brings TensorFlow
 
         model = build_model(recipe.model, bands_seen(dataset), len(dataset.classes))
-        check_buffer(recipe.dataset, network_geometry(model))
+        check_buffer(recipe, dataset, network_geometry(model))
 
 
 def _weights(recipe: Recipe, dataset: Dataset) -> None:

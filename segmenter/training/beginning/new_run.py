@@ -186,7 +186,7 @@ def new_run(
             say(plain(line))
     pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
-    check_buffer(recipe.dataset, network)
+    check_buffer(recipe, dataset, network)
     side = recipe.tiles.size
     mixed = recipe.training.precision.startswith("mixed")
     normalisation, scenes = normalisation_of(

@@ -228,13 +228,14 @@ def test_each_scene_is_judged_by_the_fold_that_did_not_learn_from_it(
         for name, split in (("a", "validation"), ("b", "validation"), ("test", "test"))
     )
     runs = [run_of(classes, path="fold_1"), run_of(classes, path="fold_2")]
-    of_fold: dict[int, Any] = {id(run.recipe): scene for run, scene in zip(runs, (a, b), strict=True)}
+    of_fold = {run.path.name: scene for run, scene in zip(runs, (a, b), strict=True)}
 
-    def load(recipe: Any) -> Dataset:
-        rest = tuple(replace(scene, split="train") for scene in (a, b) if scene != of_fold[id(recipe)])
-        return Dataset("made", Path(), (of_fold[id(recipe)], *rest, test), classes)
+    def load(run: Any) -> Dataset:
+        own = of_fold[run.path.name]
+        rest = tuple(replace(scene, split="train") for scene in (a, b) if scene != own)
+        return Dataset("made", Path(), (own, *rest, test), classes)
 
-    judges = held_out.judges_of(runs, load)  # type: ignore[arg-type]
+    judges = held_out.judges_of(runs, load)
     names = [(judge.run.path.name, [scene.name for scene in judge.scenes]) for judge in judges]
     assert names == [("fold_1", ["a", "test"]), ("fold_2", ["b"])]
     unlabelled = Dataset("made", Path(), (replace(a, label=None), replace(b, split="train")), classes)
@@ -257,7 +258,7 @@ def test_files_hold_the_findings_and_nothing_is_half_written(
     classes = make_classes(K)
     dataset = Dataset("made", Path(), (scene_of(make_geotiff, "one", truth, label, crs=crs),), classes)
     monkeypatch.setattr(held_out, "runs_of", lambda _: [run_of(classes)])
-    monkeypatch.setattr("datasets.load_dataset", lambda _: dataset)
+    monkeypatch.setattr("datasets.known.dataset_of_run", lambda *_, **__: dataset)
     output = tmp_path / "out"
     arguments = ["run", "--output", str(output), "--cell", str(SIDE), "--most", "3"]
     with small_files(1000), pytest.raises(OutputError):
