@@ -92,7 +92,10 @@ def known_dataset(recipe: Recipe, run: Run, *, roles: bool = True) -> Dataset:
     if fresh := list(dict.fromkeys(scene.title for scene, own in found if own is None)):
         since = counted(len(fresh), "scene")
         notes += (f"new since the training, and left out here: {since}: {few(fresh)}",)
-    return replace(dataset, scenes=scenes, notes=notes)
+    deal = dataset.deal
+    if deal is not None and (parts := parts_dealt(known.deals, deal.rule)):
+        deal = Deal(deal.rule, {name: part for name, part in deal.parts.items() if name in parts})
+    return replace(dataset, scenes=scenes, notes=notes, deal=deal)
 
 
 def _in_role(scene: Scene, role: str) -> Scene:

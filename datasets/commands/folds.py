@@ -64,6 +64,7 @@ def train_folds(
     if (folder / RUN_FILE).exists():  # predict.py would map with it, not with the folds
         raise CheckpointError(folder, "holds a run already", remedy="name another with --run")
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
+    sources = _sources(given.init_from, folds)
     recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]
     if leaks := _leaks([load_dataset(own) for own in recipes]):
         warn(
@@ -74,12 +75,36 @@ def train_folds(
     for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
         begun = next((each for each in paths if each != path and has_checkpoint(each)), None)
-        outcomes.append(train(replace(given, run=path, resume=has_checkpoint(path)), own, sibling=begun))
+        resumed = has_checkpoint(path)
+        own_given = replace(given, run=path, resume=resumed, init_from=None if resumed else sources[fold - 1])
+        outcomes.append(train(own_given, own, sibling=begun))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))
     say(plain(f"done: {folder} holds the folds, which predict together"))
     return outcomes
+
+
+def _sources(init_from: Path | None, folds: int) -> list[Path | None]:
+    """Return the run that each fold starts from: of a folder of folds, each its own.
+
+    Raises:
+        ConfigError: the folder has another number of folds.
+    """
+    from segmenter.runs.score_files import fold_path, folds_in
+
+    found = [] if init_from is None else folds_in(init_from)
+    if init_from is None or not found:
+        return [init_from] * folds
+    own: list[Path | None] = [fold_path(init_from, fold) for fold in range(1, folds + 1)]
+    if sorted(found) != sorted(path for path in own if path is not None):
+        raise ConfigError(
+            f"--init-from {init_from}",
+            expected=f"{folds} folds, as --folds says",
+            got=len(found),
+            remedy="train as many folds, or name one of them",
+        )
+    return own
 
 
 def _leaks(folds: Sequence[Dataset]) -> list[str]:

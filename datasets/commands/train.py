@@ -38,7 +38,12 @@ class TrainOptions(RecipeOptions):
     resume_from: int | None = option(
         None, "go on from the checkpoint of this step instead", "STEP", one_of="start"
     )
-    init_from: Path | None = option(None, "start from another run's weights", "RUN", one_of="start")
+    init_from: Path | None = option(
+        None,
+        "start from another run's weights; with --folds, a folder of as many folds: each from its own",
+        "RUN",
+        one_of="start",
+    )
     init_from_partial: bool = option(
         False, "with --init-from: also where less than half of the model's weights fit"
     )

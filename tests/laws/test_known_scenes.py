@@ -476,7 +476,16 @@ def test_folds_go_on_with_the_scenes_of_the_first(tmp_path: Path) -> None:
     train(recipe, *words)
     after = {path.name: load_scenes(path) for path in sorted(run.glob("fold_*"))}
     assert after == before
-    fresh = train(
-        recipe, *words[:3], str(tmp_path / "second"), *words[4:], "--init-from", str(run / "fold_1")
-    )
-    assert "scores flatter" not in fresh.stderr.splitlines()[0]
+    second = tmp_path / "second"
+    fresh = train(recipe, *words[:3], str(second), *words[4:], "--init-from", str(run))
+    assert f"trained {run}" not in fresh.stderr
+    for path in sorted(second.glob("fold_*")):
+        known, old = load_scenes(path), before[path.name]
+        assert known is not None
+        assert old is not None
+        assert {name: known.scenes[name].role for name in old.scenes} == {
+            name: scene.role for name, scene in old.scenes.items()
+        }
+        assert known.scenes.keys() - old.scenes.keys() == {"s22"}
+    wrong = ("--folds", "2", "--run", str(tmp_path / "c"), "--init-from", str(run))
+    assert train(recipe, *wrong, check=False).returncode == 2
