@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -94,14 +95,19 @@ class ThisProcess:
         model = call.model
         predict = load_predictor(call.run, call.wanted(jobs), call.request.tta, call.precision)
         if call.run.checksum() != model:
-            raise CheckpointError(
-                call.run.path,
-                "a training has replaced its weights since this call began",
-                remedy="the same call again takes the new ones",
-            )
+            raise replaced_weights(call.run.path)
         if line := overlooked_gpus():
             warn(line)
         return functools.partial(classify_all, tiling=tiling, predict=predict)
+
+
+def replaced_weights(run: Path) -> CheckpointError:
+    """Return the error of a run whose weights are not those that a call began with."""
+    return CheckpointError(
+        run,
+        "a training has replaced its weights since this call began",
+        remedy="the same call again takes the new ones",
+    )
 
 
 # -------------------------------------------------------------------------------------------- tiling
@@ -307,12 +313,15 @@ class Call:
         Raises:
             DatasetError, RasterError: codes or a nodata value do not fit the classes, or the run's scale is
                 unknown.
-            CheckpointError: a calibration is damaged.
+            CheckpointError: the weights or a calibration are damaged, or do not belong together.
         """
         run = run if request.calibration else uncalibrated(run)
         gsd = _wanted_gsd(request, run)
         by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
-        style = MapStyle(request, run.classes, run.recipe.name, by_default, shown, describe_calibration(run))
+        style = MapStyle(
+            *(request, run.classes, run.recipe.name, run.fingerprint(), by_default, shown),
+            describe_calibration(run),
+        )
         return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
 
     @cached_property
@@ -323,7 +332,10 @@ class Call:
     @cached_property
     def model(self) -> str:
         """Checksum of the run at first use: the one of the maps, whatever a training does meanwhile."""
-        return self.run.checksum()
+        model = self.run.checksum()
+        if self.run.fingerprint() != self.style.weights:
+            raise replaced_weights(self.run.path)
+        return model
 
     @cached_property
     def precision(self) -> tuple[str, ...]:
