@@ -37,6 +37,7 @@ from segmenter.inference.predictor import classify_all
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.inference.tta import parse_tta, seen_by
+from segmenter.mapping.calibrated import describe_calibration
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.jobs import MapJob
@@ -351,13 +352,6 @@ class Call:
     def wanted(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
         """Return the model outputs needed: on a grid, those from which raster pixels are interpolated."""
         return ON_THE_GRID if any(job.grid is not None for job in jobs) else self.style.wanted
-
-
-def describe_calibration(run: AnyRun) -> str:
-    """Return the temperatures of a run's or ensemble's calibrations as text; empty without any."""
-    each = [member.calibration() for member in members(run)]
-    texts = ("none" if one is None else f"{one.temperature:.4g}{' with bias' * one.shifts}" for one in each)
-    return f"temperature {', '.join(texts)}" if any(each) else ""
 
 
 def _wanted_gsd(request: MapRequest, run: AnyRun) -> float | None:

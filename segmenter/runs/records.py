@@ -323,7 +323,7 @@ class FittedScene(_Strict):
     """A scene that a calibration was fitted on.
 
     Attributes:
-        image, label: digests of its files (`tiles.scene_files.file_digest`).
+        image, label: digests of its files (`raster.stamps.file_digest`).
         blocks: True if some blocks of the image alone were, those of the label.
     """
 

@@ -264,7 +264,7 @@ def test_the_best_is_first_and_other_protocols_are_apart(
     names = ("poor", "good", "eroded", "none")
     assert main(["compare", *(str(runs / name) for name in names)]) == 0
     said = capsys.readouterr().out
-    assert "3 classes, full labels, validation split (2 scenes), TTA none; by mIoU, in percent\n" in said
+    assert "3 classes, full labels, validation split (2 scenes), TTA none, not calibrated; by mIoU, " in said
     assert said.index("\n  good ") < said.index("\n  poor ")
     assert "not in one ranking:\n  poor and eroded: labels: full and eroded\n" in said
     assert "Without scores\n  Run   " in said

@@ -92,8 +92,8 @@ def _check_weights(run: Run, points: Path, mapped: Drawn | None, drawn: Iterable
                 run.path,
                 expected="maps that name the weights that made them",
                 got=f"{name}, which names none",
-                remedy=f"give the maps too, --keep MAPS --keep {typed(run.path)}; those of earlier versions name "
-                f"none, {invocation('predict')} --redo makes them anew",
+                remedy=f"give the maps too, --keep MAPS --keep {typed(run.path)}; those of earlier versions "
+                f"name none, {invocation('predict')} --redo makes them anew",
             )
         if weights != mine:
             raise DatasetError(
