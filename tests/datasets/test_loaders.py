@@ -11,9 +11,10 @@ import pytest
 
 from datasets import kinds, load_dataset
 from datasets.files import held_out
-from datasets.folder import folder_layout, load_folder, pattern_regex
+from datasets.folder import load_folder, pattern_regex
 from datasets.published import POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.synthetic.make import potsdam_names
+from segmenter.api.layouts import layout_of
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import load_recipe, recipe_from
@@ -326,7 +327,7 @@ def test_names_agree_however_their_accents_are_stored(tmp_path: Path, forms: tup
         paths = [scene.image, scene.label, *scene.files, *(mask for _, mask in scene.masks)]
         assert len(paths) == 6
         assert all(path is not None and path.is_file() for path in paths)
-    assert folder_layout(section).fields(Path(image("Fläche/ü_r.tif"))) == {"n": "ü"}
+    assert layout_of(section).fields(Path(image("Fläche/ü_r.tif"))) == {"n": "ü"}
 
 
 @pytest.mark.parametrize(("count", "share"), [(2, 1e-9), (6, 0.2), (7, 0.5), (16, 0.2), (45, 0.99), (3, 0.9)])
