@@ -200,7 +200,8 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
     with polygon_packages():
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
-    return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
+    rule = BurnRule.of(section.vector, dataset.classes, section.ignore, section.uncoded)
+    return LabelFiles(folder, rule)
 
 
 def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dataset:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,14 @@ def braces(regex: re.Pattern[str]) -> str:
 
 
 def class_map(config: FolderConfig) -> ClassMap:
-    """Return a recipe's class map; missing colours get distinct defaults, used only in maps."""
+    """Return a recipe's class map; missing colours and codes get distinct defaults, used only in maps."""
+    written = {code for each in config.classes for code in (each.code, *each.further)}
+    further = (code for code in count(len(config.classes)) if code not in written)
     classes = tuple(
         LandCoverClass(
             c.name,
             own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
-            i if c.code is None else c.code,
+            c.code if c.code is not None else i if i not in written else next(further),
             c.further,
         )
         for i, c in enumerate(config.classes)
