@@ -70,8 +70,7 @@ def load_moved(recipe: Recipe, root: str | None) -> Dataset:
 def _has_to_be_made(section: FolderConfig) -> bool:
     """Return whether images or labels must be made, because files cannot be used directly."""
     from segmenter.base.files import is_vector
-
-    from .folder import one_label
+    from segmenter.config.layouts import one_label
 
     images = len(section.images) > 1 or section.drivers
     placed = is_vector(section.labels) or section.labels_by != "pixels" or one_label(section)

@@ -19,6 +19,7 @@ from segmenter.base.files import is_vector
 from segmenter.base.invocation import installation, invocation
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
+from segmenter.config.layouts import one_label
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.masks import MaskLabels
@@ -27,7 +28,6 @@ from segmenter.raster.placement import PlacedLabels
 from segmenter.tiles.index import cache_folder
 
 from .files import few
-from .folder import one_label
 
 if TYPE_CHECKING:
     from segmenter.extras.vectors.label_files import LabelFiles
