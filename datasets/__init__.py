@@ -7,28 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segmenter.config.datasets import FolderConfig
-    from segmenter.config.recipe import DatasetConfig, Recipe
-    from segmenter.grid.scenes import Dataset, Layout
+    from segmenter.config.recipe import Recipe
+    from segmenter.grid.scenes import Dataset
 
-__all__ = ["kinds", "layout_of", "load_dataset"]
+__all__ = ["kinds", "load_dataset"]
 
 # Imports wait for the call: a script that is interrupted meanwhile ends with one line.
 
 
-def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]]]:
-    """Return loader and layout of each kind of dataset; both take the dataset section of that kind.
+def kinds() -> dict[str, Callable[[Any], Dataset]]:
+    """Return the loader of each kind of dataset, which takes the dataset section of that kind.
 
-    A loader returns scenes and a class map without reading pixels; a layout returns file-name patterns
-    without looking at files.
+    It returns scenes and a class map without reading pixels.
     """
-    from .folder import folder_layout, load_folder
-    from .published import load_naic2020, load_potsdam, naic2020_layout, potsdam_layout
+    from .folder import load_folder
+    from .published import load_naic2020, load_potsdam
 
-    return {
-        "potsdam": (load_potsdam, potsdam_layout),
-        "naic2020": (load_naic2020, naic2020_layout),
-        "folder": (load_folder, folder_layout),
-    }
+    return {"potsdam": load_potsdam, "naic2020": load_naic2020, "folder": load_folder}
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
@@ -38,7 +33,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
     from .files import path_of
     from .gsd import with_gsd
 
-    load, _ = kinds()[recipe.dataset.kind]
+    load = kinds()[recipe.dataset.kind]
     dataset = with_gsd(load(recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
     limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
@@ -60,15 +55,8 @@ def load_dataset(recipe: Recipe) -> Dataset:
 def _has_to_be_made(section: FolderConfig) -> bool:
     """Return whether images or labels must be made, because files cannot be used directly."""
     from segmenter.base.files import is_vector
-
-    from .folder import one_label
+    from segmenter.config.layouts import one_label
 
     images = len(section.images) > 1 or section.drivers
     placed = is_vector(section.labels) or section.labels_by != "pixels" or one_label(section)
     return bool(images or placed or section.encoding == "masks")
-
-
-def layout_of(section: DatasetConfig) -> Layout:
-    """Return the file-name patterns of a recipe's dataset, without looking at files."""
-    _, layout = kinds()[section.kind]
-    return layout(section)

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segmenter.api.layouts import root_of
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, shortened
 from segmenter.base.files import composed, walk_once
@@ -39,15 +40,6 @@ def data_root(text: str) -> Path:
             "dataset.root", expected=f"a folder, {root} is none (relative paths start from {Path.cwd()})"
         )
     return root
-
-
-def root_of(text: str) -> Path:
-    """Return `data_root` without checking that it exists."""
-    if not is_address(text):
-        return Path(text).expanduser()
-    from segmenter.raster.remote.settings import RemotePath  # brings rasterio, which --help does without
-
-    return RemotePath.of(text)
 
 
 def path_of(text: str, setting: str) -> Path:

@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from segmenter.base.addresses import is_address, masked
-from segmenter.base.errors import ConfigError, DatasetError, shortened
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig, FolderSplit
+from segmenter.config.layouts import WILD, braces, class_map, image_regexes, one_label, pattern_regex
 from segmenter.grid.deals import Deal
-from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour
-from segmenter.grid.scenes import Dataset, Layout, Scene, Split
+from segmenter.grid.scenes import Dataset, Scene, Split
 
 from .files import (
     Candidates,
@@ -24,24 +23,16 @@ from .files import (
     found_in_paths,
     matching,
     parts_of,
-    root_of,
     split_of,
     stored_names,
 )
-from .published import parse_colour
 
 Unused = tuple[tuple[Path, str], ...]
 
-_TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
-_WILD = re.compile(r"\*++|\{[^{}]*\}")
-_CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
 _ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
 UNLABELLED = "without a label (unlabelled: skip)"
 IMAGELESS = "without an image (unlabelled: skip)"
 SPELT = "spelt otherwise than in dataset.images, dataset.labels or the names of classes"
-_MOST_WILD = 16
-"""Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def load_folder(config: FolderConfig) -> Dataset:
@@ -98,80 +89,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     )
 
 
-def folder_layout(config: FolderConfig) -> Layout:
-    """Return the recipe's patterns as a layout; its fields are their `{names}`."""
-    images = image_regexes(config)
-    labels = pattern_regex(config.labels, "dataset.labels", config.masks)
-    several = dict(zip(config.images, images, strict=True)) if len(images) > 1 else {}
-    grid = None if config.grid is None else config.images.index(config.grid)
-    placed, masks = config.labels_by == "georeference" or one_label(config), config.encoding == "masks"
-    classes = class_map(config) if (placed or masks) and not is_vector(config.labels) else None
-    return Layout(
-        *(root_of(config.root), images[0], labels, config.images[0], several, grid, placed, classes),
-        masks=config.masks if masks else None,
-    )
-
-
-def one_label(config: FolderConfig) -> bool:
-    """Return whether one label file serves all images: only the images' pattern has names."""
-    named = pattern_regex(config.images[0], "dataset.images").groupindex
-    return bool(named) and not pattern_regex(config.labels, "dataset.labels").groupindex
-
-
-# ---------------------------------------------------------------------------------------- patterns
-
-
-def pattern_regex(pattern: str, setting: str, classes: Collection[str] = ()) -> re.Pattern[str]:
-    """Return a pattern as a regular expression on relative POSIX paths.
-
-    `*` matches any part of one file or folder name, `**/` any folders, `{name}` a captured part of one name;
-    a repeated name must have the same value. All other characters are literal. `{class}` is one of `classes`,
-    if there are any; the other names are then as short as possible.
-
-    Raises:
-        ConfigError: the pattern leaves the root, or has braces without a name.
-    """
-    drive = re.match(r"[A-Za-z]:", pattern)
-    if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or drive or is_address(pattern):
-        raise ConfigError(setting, expected="a pattern below dataset.root", got=masked(pattern))
-    if len(_WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
-        raise ConfigError(
-            setting,
-            expected=f"at most {_MOST_WILD} * and {{names}}, with text between them",
-            got=shortened(pattern),
-        )
-    parts: list[str] = []
-    names: set[str] = set()
-    for token in _TOKEN.finditer(pattern.removeprefix("./")):
-        text, name = token[0], token[1]
-        if text.startswith("**") and text.endswith("/"):
-            parts.append("(?:[^/]+/)*")
-        elif text.startswith("*"):
-            parts.append("[^/]*")
-        elif name is not None and _IDENTIFIER.fullmatch(name):
-            longest = sorted(classes, key=len, reverse=True)
-            any_of = "|".join(map(re.escape, longest)) if name == "class" and classes else "[^/]+"
-            lazy = "?" if classes and name != "class" else ""
-            parts.append(f"(?P={name})" if name in names else f"(?P<{name}>{any_of}{lazy})")
-            names.add(name)
-        elif text[0] in "{}":
-            raise ConfigError(setting, expected="{name} in braces", got=f"{text} in {pattern}")
-        else:
-            parts.append(re.escape(text))
-    return re.compile("".join(parts))
-
-
-def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of a scene's image files as regular expressions with the same names."""
-    regexes = tuple(pattern_regex(pattern, "dataset.images") for pattern in config.images)
-    for regex, pattern in zip(regexes[1:], config.images[1:], strict=True):
-        if regex.groupindex.keys() != regexes[0].groupindex.keys() or not regex.groupindex:
-            raise ConfigError(
-                "dataset.images",
-                expected="the same {names} in each of several patterns, since they pair the files of a scene",
-                got=f"{_braces(regex)} in {pattern}, {_braces(regexes[0])} in {config.images[0]}",
-            )
-    return regexes
+# ------------------------------------------------------------------------------------- files and pairs
 
 
 def _files(
@@ -222,7 +140,7 @@ def _pairs(
         raise ConfigError(
             "dataset.labels",
             expected="the same {names} as in dataset.images",
-            got=f"{_braces(label_regex)} against {_braces(image_regex)}",
+            got=f"{braces(label_regex)} against {braces(image_regex)}",
         )
     candidates = candidates_of(root, config.images[0], config.labels, paths, config.masks)
     images, labels = candidates.images.keys(), candidates.labels.keys()
@@ -284,7 +202,7 @@ def _to_the_more_literal(candidates: Candidates, both: Sequence[str]) -> None:
     `{split}/{name}.png`.
     """
     forms = candidates.image_form, candidates.label_form
-    images, labels = (len(_WILD.sub("", form)) for form in forms)
+    images, labels = (len(WILD.sub("", form)) for form in forms)
     if images == labels:
         raise ConfigError(
             "dataset.images and dataset.labels", expected=f"to match different files, both match {both[0]}"
@@ -351,10 +269,6 @@ def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: st
     return name
 
 
-def _braces(regex: re.Pattern[str]) -> str:
-    return " ".join(f"{{{name}}}" for name in regex.groupindex) or "none"
-
-
 # ------------------------------------------------------------------------------------------ splits
 
 
@@ -417,33 +331,3 @@ def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -
     assert short is not None, "the name is in the pattern"
     matches = ((image, re.search(short[0], image)) for image in values)
     return short[0] if all(match and match[1] == values[image] for image, match in matches) else whole
-
-
-# --------------------------------------------------------------------------------------- class map
-
-
-def class_map(config: FolderConfig) -> ClassMap:
-    """Return a recipe's class map; missing colours get distinct defaults, used only in maps."""
-    classes = tuple(
-        LandCoverClass(
-            c.name,
-            own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
-            i if c.code is None else c.code,
-            c.further,
-        )
-        for i, c in enumerate(config.classes)
-    )
-    return ClassMap(classes, "colours" if config.encoding == "colours" else "codes", tuple(_ignored(config)))
-
-
-def _ignored(config: FolderConfig) -> list[int | Colour]:
-    values: list[int | Colour] = []
-    for i, value in enumerate(config.ignore):
-        where = f"dataset.ignore.{i}"
-        if config.encoding == "colours":
-            values.append(parse_colour(value, where))
-        elif isinstance(value, int):
-            values.append(value)
-        else:
-            raise ConfigError(where, expected="a code, since labels hold codes", got=f"{value!r}")
-    return values

@@ -19,6 +19,7 @@ from segmenter.base.files import is_vector
 from segmenter.base.invocation import installation, invocation
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
+from segmenter.config.layouts import one_label
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.masks import MaskLabels
@@ -27,7 +28,6 @@ from segmenter.raster.placement import PlacedLabels
 from segmenter.tiles.index import cache_folder
 
 from .files import few
-from .folder import one_label
 
 if TYPE_CHECKING:
     from segmenter.extras.vectors.label_files import LabelFiles
@@ -200,7 +200,8 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
     with polygon_packages():
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
-    return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
+    rule = BurnRule.of(section.vector, dataset.classes, section.ignore, section.uncoded)
+    return LabelFiles(folder, rule)
 
 
 def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dataset:

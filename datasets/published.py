@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
 
-from segmenter.base.errors import ConfigError, DatasetError
+from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import FolderSplit, Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.config.layouts import POTSDAM_IMAGE, POTSDAM_LABEL, parse_colour
 from segmenter.grid.deals import Deal
-from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, unpacked
-from segmenter.grid.scenes import Dataset, Layout, Scene
+from segmenter.grid.labels import ClassMap, Colour, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 
 from .files import (
     Candidates,
@@ -24,18 +25,9 @@ from .files import (
     files_under,
     matching,
     parts_of,
-    root_of,
 )
 
 BLACK = (0, 0, 0)
-
-
-def parse_colour(value: int | str, where: str) -> Colour:
-    """Return a colour from a recipe; errors name `where`."""
-    digits = str(value).removeprefix("#")
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
-        raise ConfigError(where, expected="a colour as '#rrggbb', in quotes", got=f"{value!r}")
-    return unpacked(int(digits, 16))
 
 
 def ignoring(classes: ClassMap, values: Iterable[int | Colour]) -> ClassMap:
@@ -121,8 +113,6 @@ NAIC2020_ROUND2 = ClassMap(
 
 METRES_PER_PIXEL = 0.05
 """As published."""
-_IMAGE = re.compile(r"top_potsdam_(?P<row>\d+)_(?P<column>\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
-_LABEL = re.compile(r"top_potsdam_(\d+)_(\d+)_label(_noBoundary)?\.tiff?", re.IGNORECASE)
 _NAME = re.compile(r"(?:top_potsdam_)?(\d+)_(\d+)")
 
 
@@ -169,13 +159,6 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
     )
 
 
-def potsdam_layout(config: PotsdamConfig) -> Layout:
-    """Return a layout for files in any folder; its fields are `{row}` and `{column}`, as in file names."""
-    images, labels = (re.compile(f"(?:.*/)?{name.pattern}", name.flags) for name in (_IMAGE, _LABEL))
-    form = f"top_potsdam_{{row}}_{{column}}_{config.images}.tif"
-    return Layout(root_of(config.root), images, labels, form)
-
-
 def _candidates(config: PotsdamConfig) -> Candidates:
     suffix = "_noBoundary" if config.labels == "eroded" else ""
     candidates = Candidates(
@@ -185,7 +168,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
     )
     for path in files_under(candidates.root, config.files):
         file = path.rpartition("/")[2]
-        image, label = _IMAGE.fullmatch(file), _LABEL.fullmatch(file)
+        image, label = POTSDAM_IMAGE.fullmatch(file), POTSDAM_LABEL.fullmatch(file)
         if image and image[3].upper() == config.images:
             candidates.images.setdefault(_scene(image), []).append(path)
         elif label and bool(label[3]) == bool(suffix):
@@ -284,11 +267,3 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
     unused = candidates.unused(left, "named in leave_out")
     name, deal = f"naic2020-round{config.round}", Deal(split.rule, parts)
     return Dataset(name, root, scenes, classes, unused=unused, deal=deal)
-
-
-def naic2020_layout(config: Naic2020Config) -> Layout:
-    """Return a layout for files in any folder; its field is `{name}`, the stem."""
-    images, labels = (
-        re.compile(f"(?:.*/)?(?P<name>[^/]+){ending}", re.IGNORECASE) for ending in (r"\.tiff?", r"\.png")
-    )
-    return Layout(root_of(config.root), images, labels, "{name}.tif")

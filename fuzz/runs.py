@@ -21,6 +21,7 @@ from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import META, Arrays, save_arrays, save_checkpoint
 from segmenter.runs.log import RunLog, log_line, run_coverage
 from segmenter.runs.records import (
+    FittedScene,
     ShownWindow,
     as_base64,
     load_accuracy,
@@ -151,7 +152,8 @@ def make_run(folder: Path) -> None:
     save_windows(folder, [window], step=8, epoch=2, windows=3, scenes=1, of_scenes=1)
     rng = np.random.default_rng(2)
     fitted = fit_held_out(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), np.arange(90) % 3)
-    save_calibration(folder, fitted, step=-1, pixels=90, scenes=3)
+    scene = FittedScene(name="a", image="0" * 16, label="1" * 16)
+    save_calibration(load_run(folder), fitted, pixels=90, scenes=3, fitted_on=[scene])
     table: dict[str, Any] = {"titles": ["Class"], "rows": [["a"]], "remarks": []}
     save_accuracy(load_run(folder), {"source": "points.gpkg", "head": "overall accuracy 90 ± 2 %", **table})
 

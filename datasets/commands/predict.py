@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
+from segmenter.api.mapping_call import OPTIONS, MappingCall, images_of, mapping_call
 from segmenter.base.errors import DatasetError, extended_error, grouped, plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, taken
@@ -91,20 +91,16 @@ def _predict(call: MappingCall) -> Mapped:
 
 def _find_images(request: MapRequest, run: AnyRun) -> Images:
     """Find the inputs, or the scenes of a recipe's split, with the labels for scoring."""
+    from segmenter.api.layouts import layout_of
     from segmenter.config.reading import load_recipe
-    from segmenter.extras.vectors.mapped import polygon_labels
-    from segmenter.mapping.request.truth import check_root, images_of_inputs, images_of_split
+    from segmenter.mapping.request.truth import check_root, images_of_split
     from segmenter.mapping.session import lines_of_notes
     from segmenter.runs.ensemble import members
 
-    from .. import layout_of
     from ..known import dataset_by
 
     if request.split is None:
-        section = run.recipe.dataset
-        named = request.labels is not None or (section.kind == "folder" and len(section.images) > 1)
-        layout = layout_of(run.recipe.dataset) if named else None
-        return images_of_inputs(request, run, layout, polygon_labels)
+        return images_of(request, run)
     where = request.recipe or request.runs[0] / "recipe.yaml"
     first = members(run)[0]
     recipe = first.recipe if request.recipe is None else load_recipe(request.recipe)

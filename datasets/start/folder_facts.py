@@ -14,12 +14,13 @@ import numpy as np
 
 from segmenter.base.errors import ConfigError, DatasetError, LabelError, SegmenterError, counted
 from segmenter.base.files import is_vector
+from segmenter.config.layouts import pattern_regex
 from segmenter.grid.geometry import Window
 from segmenter.raster import outlines
 from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..files import few
-from ..folder import candidates_of, pattern_regex
+from ..folder import candidates_of
 from .names import (
     MARK,
     SPLIT_WORDS,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segmenter.api.layouts import root_of
 from segmenter.base.errors import ConfigError, SegmenterError, plain
 from segmenter.base.files import real
 from segmenter.base.terminal import warn
@@ -17,7 +18,6 @@ from segmenter.grid.deals import Deals, deal_file, read_deals
 from segmenter.runs.run import RUN_FILE, load_run
 
 from .. import load_dataset
-from ..files import root_of
 from .choice import Choice, nested
 
 if TYPE_CHECKING:

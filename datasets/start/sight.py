@@ -15,13 +15,13 @@ import numpy as np
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.base.files import composed, is_vector
+from segmenter.config.layouts import pattern_regex
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.masks import Masks
 
 from ..files import files_under, in_hash_order, stored_names
-from ..folder import pattern_regex
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _QUALITY = re.compile(r"(^|/)QI_DATA/|(?<![^\W_])(SCL|B?QA|UDM2?)(?![^\W_])")

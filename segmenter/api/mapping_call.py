@@ -69,6 +69,21 @@ class MappingCall:
         )
 
 
+def images_of(request: MapRequest, run: AnyRun) -> Images:
+    """Find the inputs of a request, and their labels if asked for, as the run's recipe lays its data out.
+
+    Raises:
+        DatasetError: an input matches nothing, or the pattern of the labels is invalid.
+    """
+    from segmenter.api.layouts import layout_of
+    from segmenter.extras.vectors.mapped import polygon_labels
+    from segmenter.mapping.request.truth import images_of_inputs
+
+    section = run.recipe.dataset
+    named = request.labels is not None or (section.kind == "folder" and len(section.images) > 1)
+    return images_of_inputs(request, run, layout_of(section) if named else None, polygon_labels)
+
+
 def keyword_call(
     runs: tuple[Path, ...], inputs: Sequence[str], output: str, options: Mapping[str, Any]
 ) -> MappingCall:

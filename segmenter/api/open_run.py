@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,19 +14,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from segmenter.api.images import Nodata, rasters_of
-from segmenter.api.mapping_call import keyword_call
+from segmenter.api.mapping_call import images_of, keyword_call
 from segmenter.api.predicting import Probabilities, predict_arrays, result_array
 from segmenter.api.results import Maps, MapScores, MapsError
 from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.base.files import read_regular
 from segmenter.base.terminal import Said, listening
 from segmenter.config.recipe import Recipe
-from segmenter.extras.vectors.mapped import polygon_labels
 from segmenter.grid.labels import ClassMap
-from segmenter.grid.scenes import Layout
 from segmenter.inference.loading import KeptModels
 from segmenter.mapping.request.map_request import Computing
-from segmenter.mapping.request.truth import images_of_inputs
 from segmenter.mapping.session import Mapped, output_folder
 from segmenter.runs.ensemble import AnyRun, joined, members
 from segmenter.runs.run import RUN_FILE, load_run
@@ -38,7 +34,6 @@ Paths = str | os.PathLike[str]
 _ONE_AT_A_TIME = threading.RLock()
 """Calls of several threads come one after the other: each uses all devices, and XLA's programs on a CPU must
 not run twice at once (`inference.tensors`)."""
-_NOWHERE = re.compile("(?!)")
 
 
 class OpenRun:
@@ -211,10 +206,7 @@ class OpenRun:
         asked = keyword_call(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
         request = asked.request
         with self._ready(bars=progress) as said, output_folder(request.output):
-            layout = Layout(Path(), _NOWHERE, _NOWHERE, "any")
-            wanted = request.labels is not None
-            images = images_of_inputs(request, self._run, layout, polygon_labels) if wanted else None
-            mapped = asked.map(self._run, images)
+            mapped = asked.map(self._run, images_of(request, self._run))
         return _maps(mapped, request.output, said)
 
     @contextmanager

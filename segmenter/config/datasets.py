@@ -245,7 +245,11 @@ class FolderClass(Section):
 
     name: str = setting(..., "", "as it appears in maps and scores")
     code: int | None = setting(
-        None, "", "the value in label files; needed where labels hold codes", ge=0, lt=65535
+        None,
+        "",
+        "the value in label files; needed where they, or attributes of polygons, hold codes",
+        ge=0,
+        lt=65535,
     )
     colour: str | None = setting(None, "", "'#rrggbb', in label files that hold colours, and on maps")
     also: Annotated[tuple[Codes, ...], BeforeValidator(_several)] = setting(
@@ -503,6 +507,11 @@ class FolderConfig(Located):
         """Code of each class that has mask files of its own, by its name in `{class}`; else empty."""
         by_name = self.encoding == "masks" and "{class}" in self.labels
         return {each.name: each.code for each in self.classes if each.code} if by_name else {}
+
+    @property
+    def uncoded(self) -> tuple[str, ...]:
+        """Names of the classes without a code: theirs is made up, and means nothing in labels."""
+        return tuple(each.name for each in self.classes if each.code is None)
 
     @model_validator(mode="before")
     @classmethod

@@ -10,6 +10,9 @@ from segmenter.base.errors import ScoreError
 
 LabelKind = Literal["full", "eroded"]
 WithoutData = Literal["left out", "missed"]
+FittedOn = Literal["", "these scenes", "some of these scenes", "other scenes", "unknown scenes"]
+UNKNOWN = "unknown"
+"""Calibration of scores that do not say it: they are comparable with none."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,10 @@ class Protocol:
         name: name of a published protocol with these rules; empty: none.
         without_data: labelled pixels without image data are "left out" or "missed" (in scores older than this
             field).
+        calibration: of the model: "none", "temperature", "temperature and bias" (which moves borders of
+            classes), of several runs each one's with commas; "unknown" for scores of maps older than this
+            field.
+        fitted_on: scenes that the calibration was fitted on, compared with those scored; empty: none was.
     """
 
     classes: tuple[str, ...]
@@ -34,6 +41,8 @@ class Protocol:
     scenes: tuple[str, ...] = ()
     name: str = ""
     without_data: WithoutData = "left out"
+    calibration: str = "none"
+    fitted_on: FittedOn = ""
 
     def __post_init__(self) -> None:
         if not self.classes or len(set(self.classes)) < len(self.classes):
@@ -62,7 +71,7 @@ class Protocol:
         return [
             f"{key}: {_listed(mine[key])} and {_listed(theirs[key])}"
             for key in mine
-            if key != "name" and _comparable(mine[key]) != _comparable(theirs[key])
+            if key != "name" and (_comparable(mine[key]) != _comparable(theirs[key]) or mine[key] == UNKNOWN)
         ]
 
     def __str__(self) -> str:
@@ -70,8 +79,18 @@ class Protocol:
         name = f"{self.name}: " if self.name else ""
         return (
             f"{name}{len(self.classes)} classes, {self.labels} labels, {self.split} split ({scenes}), "
-            f"TTA {self.tta}{', pixels without data missed' * (self.without_data == 'missed')}"
+            f"TTA {self.tta}, {self._calibrated}"
+            f"{', pixels without data missed' * (self.without_data == 'missed')}"
         )
+
+    @property
+    def _calibrated(self) -> str:
+        if self.calibration == "none":
+            return "not calibrated"
+        if self.calibration == UNKNOWN:
+            return "calibrated or not: unknown"
+        fitted = f", fitted on {self.fitted_on}" if self.fitted_on else ""
+        return f"calibrated (by {self.calibration}{fitted})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; `from_dict` is the inverse."""

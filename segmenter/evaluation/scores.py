@@ -1,7 +1,7 @@
 """Scores of a segmentation from its confusion matrix, with their protocol.
 
 The law of this module: **scores of different protocols are never mixed.** Eroding the labels alone can change
-mIoU by 5 points, leaving out one class by 8.
+mIoU by 5 points, leaving out one class by 8, a calibration's bias by 11.
 
 Labelled pixels without image data are left out; completeness shows how many. With n[i, j] the other pixels of
 true class i predicted as j, t_i = sum_j n[i, j] (including j outside the protocol's classes), p_j = sum_i
@@ -40,6 +40,7 @@ from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.bootstrap import Blocks, Interval
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
+from segmenter.evaluation.protocol import UNKNOWN
 from segmenter.evaluation.protocol import Protocol as Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -270,7 +271,8 @@ class Scores:
             raise ScoreError("scores", other_format(FORMAT, version))
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         more = {key: data[key] for key in further if key in data}
-        protocol = Protocol.from_dict(data["protocol"])
+        rules = data["protocol"]  # a validation is not calibrated, earlier scores of maps may be
+        protocol = Protocol.from_dict({"calibration": UNKNOWN, **rules} if MODEL in data else rules)
         interval = Interval.from_dict(data, len(protocol.scenes))
         return cls(protocol, matrix, missed, int(data.get("without_data", 0)), more, interval)
 
@@ -292,6 +294,10 @@ class Scores:
         means = [f"{title} {percent(getattr(self, key))}" for key, title in FIGURES.items()]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
         lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]
+        if self.protocol.fitted_on in ("these scenes", "some of these scenes"):
+            lines.append(
+                f"          the calibration was fitted on {self.protocol.fitted_on}: the scores may flatter"
+            )
         if absent:
             lines.append(f"          in neither truth nor prediction, not in the means: {', '.join(absent)}")
         if missed := int(self.missed.sum()):

@@ -13,6 +13,7 @@ from segmenter.base.files import Closing
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN
 from segmenter.mapping.outputs.codes import CODES, VALUES
+from segmenter.mapping.outputs.finished import WEIGHTS
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset
@@ -31,11 +32,16 @@ class MapClass:
 
 
 class WrittenMap(Closing):
-    """An open class map with its confidence, if that file exists; a context manager."""
+    """An open class map with its confidence, if that file exists; a context manager.
+
+    Attributes:
+        weights: fingerprint of the weights that made it; of several runs each one's, with commas; empty:
+            unknown, as in maps of earlier versions.
+    """
 
     def __init__(self, path: Path, *, with_confidence: bool = True) -> None:
         """Open the map and, if wanted, its confidence."""
-        self.classes, self._ids = _classes(path)
+        self.classes, self._ids, self.weights = _classes(path)
         self._map = open_raster(path, (1,))
         self._confidence: Raster | None = None
         beside = path.with_name(path.name.removesuffix(path.suffix) + CONFIDENCE)
@@ -83,8 +89,8 @@ class WrittenMap(Closing):
                 raster.close()
 
 
-def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
-    """Return the classes, and the id of each possible pixel value."""
+def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str]:
+    """Return the classes, the id of each possible pixel value, and the weights that made the map."""
     dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
@@ -113,4 +119,4 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
         raise RasterError(path, expected="another code for each class in its metadata", got=values)
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
-    return tuple(classes), ids
+    return tuple(classes), ids, tags.get(WEIGHTS, "")

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from segmenter.inference.predictor import classify_all
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.inference.tta import parse_tta, seen_by
+from segmenter.mapping.calibrated import describe_calibration
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.jobs import MapJob
@@ -94,14 +96,19 @@ class ThisProcess:
         model = call.model
         predict = load_predictor(call.run, call.wanted(jobs), call.request.tta, call.precision)
         if call.run.checksum() != model:
-            raise CheckpointError(
-                call.run.path,
-                "a training has replaced its weights since this call began",
-                remedy="the same call again takes the new ones",
-            )
+            raise replaced_weights(call.run.path)
         if line := overlooked_gpus():
             warn(line)
         return functools.partial(classify_all, tiling=tiling, predict=predict)
+
+
+def replaced_weights(run: Path) -> CheckpointError:
+    """Return the error of a run whose weights are not those that a call began with."""
+    return CheckpointError(
+        run,
+        "a training has replaced its weights since this call began",
+        remedy="the same call again takes the new ones",
+    )
 
 
 # -------------------------------------------------------------------------------------------- tiling
@@ -307,12 +314,15 @@ class Call:
         Raises:
             DatasetError, RasterError: codes or a nodata value do not fit the classes, or the run's scale is
                 unknown.
-            CheckpointError: a calibration is damaged.
+            CheckpointError: the weights or a calibration are damaged, or do not belong together.
         """
         run = run if request.calibration else uncalibrated(run)
         gsd = _wanted_gsd(request, run)
         by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
-        style = MapStyle(request, run.classes, run.recipe.name, by_default, shown, describe_calibration(run))
+        style = MapStyle(
+            *(request, run.classes, run.recipe.name, run.fingerprint(), by_default, shown),
+            describe_calibration(run),
+        )
         return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
 
     @cached_property
@@ -323,7 +333,10 @@ class Call:
     @cached_property
     def model(self) -> str:
         """Checksum of the run at first use: the one of the maps, whatever a training does meanwhile."""
-        return self.run.checksum()
+        model = self.run.checksum()
+        if self.run.fingerprint() != self.style.weights:
+            raise replaced_weights(self.run.path)
+        return model
 
     @cached_property
     def precision(self) -> tuple[str, ...]:
@@ -339,13 +352,6 @@ class Call:
     def wanted(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
         """Return the model outputs needed: on a grid, those from which raster pixels are interpolated."""
         return ON_THE_GRID if any(job.grid is not None for job in jobs) else self.style.wanted
-
-
-def describe_calibration(run: AnyRun) -> str:
-    """Return the temperatures of a run's or ensemble's calibrations as text; empty without any."""
-    each = [member.calibration() for member in members(run)]
-    texts = ("none" if one is None else f"{one.temperature:.4g}{' with bias' * one.shifts}" for one in each)
-    return f"temperature {', '.join(texts)}" if any(each) else ""
 
 
 def _wanted_gsd(request: MapRequest, run: AnyRun) -> float | None:

@@ -20,6 +20,7 @@ from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protoco
 from segmenter.evaluation.tallies import MapTally, Tally, count_map
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
+from segmenter.mapping.calibrated import FittedScenes, fitted_on, kind_of_calibration
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.raster import read_label
@@ -178,12 +179,16 @@ def _count(tally: MapTally, job: MapJob, style: MapStyle, left_out: Sequence[int
 class Scoring:
     """Rules for scoring the maps of a call.
 
+    Attributes:
+        fitted: for each scored scene, whether the run's calibration was fitted on it; None: unknown.
+
     Raises:
         ScoreError: the protocol does not fit the run's classes; raised before computing.
     """
 
     call: Call
     truth: Truth
+    fitted: Mapping[str, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ConfusionMatrix(self.call.run.classes).scores(self.of(()))
@@ -195,8 +200,24 @@ class Scoring:
         labels, split = request.label_kind or self.truth.kind, self.truth.split
         if request.protocol:
             name = request.protocol
-            return Protocol.published(name, labels=labels, split=split, tta=tta, scenes=scenes)
-        return Protocol(tuple(self.call.run.classes.names), labels, split, tta, scenes=tuple(scenes))
+            rules = Protocol.published(name, labels=labels, split=split, tta=tta, scenes=scenes)
+        else:
+            rules = Protocol(tuple(self.call.run.classes.names), labels, split, tta, scenes=tuple(scenes))
+        if (kind := kind_of_calibration(self.call.run)) == "none":
+            return rules
+        on = fitted_on([self.fitted[name] for name in scenes])
+        return replace(rules, calibration=kind, fitted_on=on)
+
+    def knowing_the_fit(self, jobs: Mapping[str, MapJob]) -> Scoring:
+        """Return these rules with what is known of the scored scenes, by name, and the calibration's."""
+        if kind_of_calibration(self.call.run) == "none":
+            return self
+        scenes, blocks = FittedScenes(self.call.run), self.truth.blocks
+        fitted = {
+            name: scenes.holds(job.info.path, job.label, blocks=job.info.path in blocks)
+            for name, job in jobs.items()
+        }
+        return replace(self, fitted=fitted)
 
 
 def write_scores(outcome: Outcome, scoring: Scoring) -> str:
@@ -215,6 +236,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     # By name: the same file whether the maps were made by this call or by earlier ones.
     each = {_scene(job): (job, tallies) for job, tallies in outcome.each}
     scenes = {name: each[name] for name in sorted(each)}
+    scoring = scoring.knowing_the_fit({name: job for name, (job, _) in scenes.items()})
     protocol = scoring.of(list(scenes))
     classes = scoring.call.run.classes
     total = Tallies(ConfusionMatrix(classes), scoring.call.request.tallies(classes.names))

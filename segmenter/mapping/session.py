@@ -29,6 +29,7 @@ from segmenter.grid.geometry import Window
 from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
+from segmenter.mapping.calibrated import remarks
 from segmenter.mapping.call import Call, Windows, computing_options, settled_tiling
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import JOURNAL
@@ -246,6 +247,8 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
     """Make the unfinished maps; add errors to `failures`."""
     outcome = Outcome(warnings=[line for run in members(call.run) if (line := unfinished(run))])
     _ = call.precision  # which is said first
+    for line in remarks(call.run):
+        say(plain(line))
     if call.style.calibration and call.style.wanted != ExtraOutputs():
         say(f"probabilities are calibrated on validation scenes: {call.style.calibration}")
     for together in groups(jobs):

@@ -4,8 +4,8 @@ All code detects changes by stamps: index, statistics, packs, maps and reopened 
 stamp's key as a cache key. A stamp has each file's name, size and time of change; for an .aux.xml its text,
 without the statistics that viewers write into it.
 
-Two records have content as well: the journal of maps, in its own format (`mapping.folder.journal`), and a
-run's of its training files, which may be moved (`tiles.scene_files`).
+Some records have content as well: the journal of maps, in its own format (`mapping.folder.journal`), and, by
+`file_digest`, a run's of its training files and of the scenes of its calibration, which may be moved.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import SegmenterError
-from segmenter.base.files import FileState, file_state, has_settled, read_regular
+from segmenter.base.errors import DatasetError, SegmenterError, failing
+from segmenter.base.files import FileState, file_state, has_settled, read_regular, sampled_digest
 from segmenter.base.sealed import digest
 from segmenter.raster.gdal.sidecars import names_beside
-from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.remote.settings import RemotePath, open_bytes
 
 _ENDINGS = re.compile(r"\.(msk|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
 """Endings of all names of `names_beside`: most folders have no such file."""
 _STATISTICS = re.compile(rb'<Histograms>.*?</Histograms>|<MDI key="STATISTICS_[^<]*</MDI>|<Metadata/>', re.S)
 _FRAME = re.compile(rb"</?(PAMDataset|PAMRasterBand|Metadata)\b[^>]*>|\s+")
 _MOST_LISTED = 1 << 12
+PIECE_BYTES = 1 << 14
+"""Size of the pieces of `file_digest`; a file of up to 256 KiB is read completely."""
 
 _listed: dict[str, tuple[int, int, frozenset[str]]] = {}
 """Folder → its time of change, when it was listed, and those of its files that may have a say."""
@@ -101,3 +103,15 @@ def _sides(folder: str) -> frozenset[str]:
         _listed.clear()
     _listed[folder] = changed, now, names
     return names
+
+
+def file_digest(path: Path) -> str:
+    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    with failing(DatasetError, path, "cannot read it"), open_bytes(path) as file:
+        remote = isinstance(path, RemotePath)
+        size = (path.stat() if remote else os.fstat(file.fileno())).st_size
+        return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]

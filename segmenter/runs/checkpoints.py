@@ -13,8 +13,9 @@ import re
 import struct
 import tokenize
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,13 @@ def assign_weights(
         variable.assign(value)
 
 
+def _prefix_of_learned(names: Iterable[str]) -> str:
+    return "ema/" if any(name.startswith("ema/") for name in names) else "model/"
+
+
 def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return a checkpoint's weights for prediction under `model/`: averaged ones if it has them."""
-    prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
+    prefix = _prefix_of_learned(arrays)
     return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
 
 
@@ -236,6 +241,32 @@ def fingerprint(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Return the SHA-256 of the weights that predict, by name: the same whatever file they are in."""
     learned = {n: a for n, a in learned_weights(arrays).items() if not n.endswith("/masks")}
     return arrays_digest(learned).tobytes().hex()
+
+
+def file_fingerprint(path: Path) -> str:
+    """Return the `fingerprint` of a file of weights; it is computed anew only if the file has changed.
+
+    Raises:
+        CheckpointError: the file is missing or unreadable.
+        DamagedCheckpointError: the file is damaged.
+    """
+    with failing(CheckpointError, path, "cannot read the checkpoint"):
+        state = path.stat()
+    key = (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    return _fingerprint_in(path.absolute(), key)
+
+
+@lru_cache(maxsize=64)
+def _fingerprint_in(path: Path, state: tuple[int, ...]) -> str:
+    """Read only the weights that predict: the optimiser's state may take twice their size."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [part.removesuffix(".npy") for part in archive.namelist()]
+    except _DAMAGE as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise DamagedCheckpointError(path, f"damaged checkpoint ({what})") from None
+    prefix = _prefix_of_learned(names)
+    return fingerprint(load_some(path, [name for name in names if name.startswith(prefix)]))
 
 
 def transfer_weights(

@@ -168,6 +168,14 @@ class Ensemble:
         """
         return hashlib.sha256(" ".join(run.checksum() for run in self.members).encode()).hexdigest()
 
+    def fingerprint(self) -> str:
+        """Return the fingerprints of the members' weights (`Run.fingerprint`), in their order.
+
+        Raises:
+            CheckpointError: a member has no readable weights.
+        """
+        return ", ".join(run.fingerprint() for run in self.members)
+
 
 AnyRun = Run | Ensemble
 """Run or ensemble that predicts."""

@@ -24,7 +24,7 @@ from segmenter.base.sealed import json_object, other_format, sealed, unsealed_te
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
-from segmenter.runs.checkpoints import Arrays, fingerprint, load_some
+from segmenter.runs.checkpoints import Arrays, load_some
 
 if TYPE_CHECKING:
     from segmenter.runs.run import Run
@@ -88,7 +88,7 @@ def save_accuracy(run: Run, content: Mapping[str, Any]) -> None:
         CheckpointError: the run has no weights.
         OutputError: the file cannot be written.
     """
-    whole = {"format": 1, "weights": fingerprint(run.weights()), **content}
+    whole = {"format": 1, "weights": run.fingerprint(), **content}
     write_whole(run.path / ACCURACY, sealed(json.dumps(whole, ensure_ascii=False, indent=1)).encode())
 
 
@@ -100,7 +100,7 @@ def load_accuracy(run: Run) -> AccuracyFile | None:
     """
     path, anew = run.path / ACCURACY, "remove it, or estimate anew"
     found = _loaded(path, AccuracyFile, remedy=anew)
-    if found is not None and found.weights != fingerprint(run.weights()):
+    if found is not None and found.weights != run.fingerprint():
         raise CheckpointError(path, "is of other weights than those that predict", remedy=anew)
     return found
 
@@ -319,11 +319,27 @@ class _Measures(_Strict):
         return Measures(**dict(self))
 
 
+class FittedScene(_Strict):
+    """A scene that a calibration was fitted on.
+
+    Attributes:
+        image, label: digests of its files (`raster.stamps.file_digest`).
+        blocks: True if some blocks of the image alone were, those of the label.
+    """
+
+    name: Annotated[str, Field(max_length=10_000)]
+    image: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    label: Annotated[str, Field(pattern="^([0-9a-f]{16})?$")]
+    blocks: bool = False
+
+
 class CalibrationFile(_Strict):
     """Content of calibration.json.
 
     Attributes:
         step: step of the weights that it was fitted for; -1 if their file does not say it.
+        weights: fingerprint of these weights (`checkpoints.fingerprint`); empty in files of earlier versions.
+        fitted_on: the validation scenes; empty in files of earlier versions.
         temperature, bias: of `Calibration`; the bias is 0 where temperature alone is used.
         pixels, scenes: numbers of the labelled pixels, and of their validation scenes.
         before, with_temperature, with_bias: measures of `Fitted`, on scenes left out of the fit.
@@ -331,10 +347,12 @@ class CalibrationFile(_Strict):
 
     format: Literal[1] = 1
     step: int = Field(ge=-1, le=1 << 53)
+    weights: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     temperature: float = Field(ge=1e-3, le=1e3)
     bias: tuple[Bias, ...] = Field(min_length=1, max_length=MAX_CLASSES)
     pixels: int = Field(ge=1)
     scenes: int = Field(ge=1)
+    fitted_on: tuple[FittedScene, ...] = ()
     before: _Measures
     with_temperature: _Measures
     with_bias: _Measures
@@ -346,25 +364,30 @@ class CalibrationFile(_Strict):
         return Fitted(Calibration(self.temperature, self.bias), *(one.measures() for one in each))
 
 
-def save_calibration(run: Path, fitted: Fitted, *, step: int, pixels: int, scenes: int) -> None:
-    """Write the calibration of a run, completely or not at all; arguments as in `CalibrationFile`.
+def save_calibration(
+    run: Run, fitted: Fitted, *, pixels: int, scenes: int, fitted_on: Sequence[FittedScene]
+) -> None:
+    """Write the calibration of a run's weights, completely or not at all; arguments as in `CalibrationFile`.
 
     Raises:
+        CheckpointError: the run has no weights.
         OutputError: the file cannot be written.
     """
     of = _Measures.model_validate
     content = CalibrationFile(
-        step=step,
+        step=step_of(run.weights_file()),
+        weights=run.fingerprint(),
         temperature=fitted.calibration.temperature,
         bias=fitted.calibration.bias,
         pixels=pixels,
         scenes=scenes,
+        fitted_on=tuple(fitted_on),
         before=of(fitted.before),
         with_temperature=of(fitted.temperature),
         with_bias=of(fitted.with_bias),
     )
     text = json.dumps(content.model_dump(mode="json"), indent=1)
-    write_whole(run / CALIBRATION, sealed(text).encode())
+    write_whole(run.path / CALIBRATION, sealed(text).encode())
 
 
 def load_calibration(run: Path) -> CalibrationFile | None:
@@ -374,7 +397,7 @@ def load_calibration(run: Path) -> CalibrationFile | None:
         CheckpointError: the file is damaged or of another format.
     """
     anew = f"remove it, or make it anew: {invocation('calibrate')} {typed(run)}"
-    return _loaded(run / CALIBRATION, CalibrationFile, 1 << 20, remedy=anew)
+    return _loaded(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
 
 
 def step_of(weights: Path) -> int:

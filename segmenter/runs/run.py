@@ -21,8 +21,8 @@ import hashlib
 import json
 import os
 import reprlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -48,12 +48,13 @@ from segmenter.runs.checkpoints import (
     BEST,
     Arrays,
     checkpoints,
+    file_fingerprint,
     load_arrays,
     make_run_folder,
     newest_checkpoint,
     newest_whole,
 )
-from segmenter.runs.records import CALIBRATION, load_calibration, step_of
+from segmenter.runs.records import CALIBRATION, CalibrationFile, load_calibration, step_of
 from segmenter.runs.scenes import deals_of
 
 RECIPE_FILE = "recipe.yaml"
@@ -209,21 +210,47 @@ class Run(RunFacts):
         return newest_checkpoint(self.path)
 
     def calibration(self) -> Calibration | None:
-        """Return the calibration of the weights that predict; None if missing, outdated or switched off.
+        """Return the calibration of the weights that predict; None if missing or switched off.
+
+        A file of an earlier version names only the step of its weights: it is used where that is theirs, and
+        left unused else.
 
         Raises:
-            CheckpointError: the file is damaged, or of other classes.
+            CheckpointError: the file is damaged, of other classes, or of other weights.
         """
+        found = self.calibration_file()
+        return None if found is None else found.fitted.calibration
+
+    def calibration_file(self) -> CalibrationFile | None:
+        """Return the record of `calibration`, under the same conditions."""
         if not self.calibrated or (found := load_calibration(self.path)) is None:
             return None
+        anew = f"make it anew: {invocation('calibrate')} {typed(self.path)}"
         if len(found.bias) != len(self.classes):
             raise CheckpointError(
                 self.path / CALIBRATION,
                 expected=f"{len(self.classes)} classes",
                 got=len(found.bias),
-                remedy=f"make it anew: {invocation('calibrate')} {typed(self.path)}",
+                remedy=anew,
             )
-        return found.fitted.calibration if found.step == step_of(self.weights_file()) else None
+        if not found.weights:
+            return found if found.step == step_of(self.weights_file()) else None
+        if found.weights != self.fingerprint():
+            raise CheckpointError(
+                self.path / CALIBRATION,
+                "is of other weights than those that predict",
+                remedy=f"{anew}, or predict with --no-calibration",
+            )
+        return found
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the weights that predict, whatever file they are in.
+
+        Raises:
+            CheckpointError: the weights are missing, unreadable or damaged; the message names an alternative.
+        """
+        with self._naming_whole() as file:
+            return file_fingerprint(file)
 
     def checksum(self) -> str:
         """Return the SHA-256 of all that predictions depend on: weights, calibration, bands, classes …
@@ -245,9 +272,15 @@ class Run(RunFacts):
         Raises:
             CheckpointError: the file is missing or damaged; the message names an alternative.
         """
+        with self._naming_whole() as file:
+            return load_arrays(file)
+
+    @contextmanager
+    def _naming_whole(self) -> Iterator[Path]:
+        """Yield the file of the weights; if it is found to be damaged, name the newest whole one."""
         file = self.weights_file()
         try:
-            return load_arrays(file)
+            yield file
         except DamagedCheckpointError as error:
             whole = newest_whole(self.path, but=file)
             other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"

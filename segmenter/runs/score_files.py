@@ -125,7 +125,8 @@ def scored(path: Path) -> Scored | None:
 def _is_whole(scores: Scores) -> bool:
     """Return True if the matrix fits the protocol's classes: score files have no checksum."""
     names, K = scores.protocol.classes, len(scores.protocol.classes)
-    texts = (*names, *scores.protocol.scenes, scores.protocol.labels, scores.protocol.split)
+    rules = scores.protocol
+    texts = (*names, *rules.scenes, rules.labels, rules.split, rules.calibration, rules.fitted_on)
     counts = (scores.matrix, scores.missed, np.array(scores.without_data))
     return (
         all(isinstance(text, str) for text in texts)

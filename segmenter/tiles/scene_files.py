@@ -9,38 +9,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from segmenter.base.errors import DatasetError, SegmenterError, failing
-from segmenter.base.files import read_regular, sampled_digest, write_whole
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import read_regular, write_whole
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster.remote.settings import RemotePath, open_bytes
-from segmenter.raster.stamps import stamp_of
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.stamps import file_digest, stamp_of
 from segmenter.tiles.index import cache_folder
 
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
-PIECE_BYTES = 1 << 14
-"""Size of the sampled pieces; a file of up to 256 KiB is read completely."""
-
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""
-
-
-def file_digest(path: Path) -> str:
-    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content.
-
-    Raises:
-        DatasetError: the file cannot be read.
-    """
-    with failing(DatasetError, path, "cannot read it"), open_bytes(path) as file:
-        remote = isinstance(path, RemotePath)
-        size = (path.stat() if remote else os.fstat(file.fileno())).st_size
-        return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:

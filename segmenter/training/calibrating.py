@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,14 @@ from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.config.recipe import LossConfig
 from segmenter.evaluation.calibration import Fitted, fit_held_out, prior_correction
 from segmenter.grid.labels import IGNORE
-from segmenter.grid.scenes import Dataset
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import ExtraOutputs, Failed, Finished, Mapped, Predictor, classify_all
-from segmenter.runs.records import CALIBRATION, save_calibration, step_of
+from segmenter.runs.records import CALIBRATION, FittedScene, save_calibration
 from segmenter.runs.run import Run
 from segmenter.tiles.gsd import with_gsds
-from segmenter.tiles.index import build_index
+from segmenter.tiles.index import build_index, cache_folder
+from segmenter.tiles.scene_files import scene_digests
 from segmenter.training.prepare import class_weights, epoch_plan
 from segmenter.training.validation import SceneJob, tiling_of
 
@@ -42,7 +45,7 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
         DatasetError: fewer than two validation scenes, or strips of a single one, have labels.
         SegmenterError: a scene or the weights cannot be read, or the file cannot be written.
     """
-    plain, step = replace(run, calibrated=False), step_of(run.weights_file())
+    plain = replace(run, calibrated=False)
     wanted = ExtraOutputs(probabilities="float32")
     predict = load_predictor(plain, wanted, precision=[run.recipe.training.precision])
     log_NK, label_N, place_N = sampled_pixels(plain, predict, dataset)
@@ -54,11 +57,21 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
         )
     fitted = fit_held_out(log_NK, label_N, place_N, prior_K)
     if fitted.pays:
-        scenes = min(places, len(dataset.of("validation")))
-        save_calibration(run.path, fitted, step=step, pixels=len(label_N), scenes=scenes)
+        scenes = dataset.of("validation")
+        numbers = {"pixels": len(label_N), "scenes": min(places, len(scenes))}
+        save_calibration(run, fitted, **numbers, fitted_on=_fitted_on(scenes, cache_folder(dataset)))
     else:
         (run.path / CALIBRATION).unlink(missing_ok=True)
     return fitted
+
+
+def _fitted_on(scenes: Sequence[Scene], cache: Path) -> list[FittedScene]:
+    digests = scene_digests(scenes, cache, progress=False)
+    return [
+        FittedScene(name=scene.name, image=image, label=label, blocks=scene.blocks)
+        for scene in scenes
+        for image, label in [digests[scene.name]]
+    ]
 
 
 def is_current(run: Run) -> bool:

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import shapely
 
 import predict
 from datasets.commands.predict import parse
 from segmenter import MapsError, OpenRun, SegmenterError, open_run
 from segmenter.api.mapping_call import keyword_call
 from segmenter.base.errors import CheckpointError, DatasetError, RasterError
+from segmenter.grid.labels import ClassMap
 from segmenter.runs.run import load_run
+from tests.helpers.made_rasters import written
 from tests.helpers.made_runs import rewritten
 from tests.helpers.maps import Make, ids
 from tests.helpers.random_run import random_run
@@ -62,6 +65,91 @@ def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, capfd: Any)
     assert "mIoU 100.00 %" in repr(maps)
     assert "IoU" in repr(maps.scores)
     assert capfd.readouterr() == ("", "")
+
+
+GEO = {"images": "images/{name}.tif", "labels": "coarse/{name}.tif", "labels_by": "georeference"}
+MASKS = {"images": "images/{name}.tif", "labels": "masks/{class}/{name}.png", "encoding": "masks"}
+POLYGONS = {
+    "images": "images/{name}.tif",
+    "labels": "areas.gpkg",
+    "vector": {"attribute": "landuse", "values": {"pond": "water"}, "outside": "field"},
+}
+BANDS = {"images": [f"b{band}/{{name}}.tif" for band in (1, 2, 3)], "labels": "labels/{name}.tif"}
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "labels"),
+    [
+        (GEO, "images", "coarse/{name}.tif"),
+        (GEO, "images", "coarse/{stem}.tif"),
+        (MASKS, "images", "masks/{class}/{stem}.png"),
+        (POLYGONS, "images", "areas.gpkg"),
+        ({"images": "images/{name}.tif", "labels": "all.tif"}, "images", "all.tif"),
+        (BANDS, ".", "labels/{name}.tif"),
+        (BANDS, ".", None),
+    ],
+    ids=["georeference", "by stem", "masks", "polygons", "one for all", "bands", "bands unscored"],
+)
+def test_labels_mean_what_they_mean_to_the_command(
+    section: dict[str, Any],
+    given: str,
+    labels: str | None,
+    run: OpenRun,
+    tmp_path: Path,
+    make_geotiff: Make,
+    rng: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However a recipe lays its data out, scores, maps and their names are the same."""
+    monkeypatch.chdir(tmp_path)
+    _labelled_scenes(make_geotiff, rng)
+    if labels == "areas.gpkg":
+        _polygons(Path(labels))
+    classes = tuple(replace(each, code=i) for i, each in enumerate(run.classes.classes, 1))
+    dataset = {**section, "classes": [{"name": each.name, "code": each.code} for each in classes]}
+    path = random_run(tmp_path / "run", ClassMap(classes), depth=1, dataset=dataset)
+    words = [] if labels is None else ["--labels", labels]
+    assert predict.main([str(path), given, "--output", "command", *words]) == 0
+    open_run(path).map(given, "python", labels=labels)
+    scores = ["confusion.png", "scores.json"]
+    names = ["a.tif", "b.tif", *(scores if labels else [])]
+    for folder in ("command", "python"):
+        made = {each.name for each in Path(folder).iterdir() if each.suffix in (".tif", ".json", ".png")}
+        assert sorted(made) == sorted(names)
+    for name in names:
+        assert Path("python", name).read_bytes() == Path("command", name).read_bytes()
+
+
+def _labelled_scenes(make: Make, rng: Any) -> None:
+    """Write two scenes with labels of all kinds, with the codes 1 to 4; `coarse` and `all.tif` have 1 m."""
+    coarse, fine = (
+        rasterio.Affine(1, 0, 368000, 0, -1, 5808000),
+        rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000),
+    )
+    for number, name in enumerate("ab"):
+        image, label = rng.integers(1, 1000, (62, 84, 3), np.uint16), rng.integers(1, 5, (31, 42), np.uint8)
+        pixels = np.kron(label, np.ones((2, 2), np.uint8))
+        place = fine @ rasterio.Affine.translation(100 * number, 0)
+        make(f"images/{name}.tif", image, transform=place)
+        for band in (1, 2, 3):
+            make(f"b{band}/{name}.tif", image[..., band - 1], transform=place)
+        make(f"labels/{name}.tif", pixels, transform=place)
+        make(f"coarse/{name}.tif", label, transform=coarse @ rasterio.Affine.translation(50 * number, 0))
+        for code, kind in enumerate(("water", "road", "field", "house"), 1):
+            written(Path(f"masks/{kind}/{name}.png"), np.where(pixels == code, np.uint8(255), np.uint8(0)))
+    make("all.tif", rng.integers(1, 5, (40, 150), np.uint8), transform=coarse)
+
+
+def _polygons(path: Path) -> None:
+    pyogrio = pytest.importorskip(
+        "pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'"
+    )
+    left = 368000 + 50 * np.arange(2)
+    shapes = shapely.to_wkb(shapely.box(left, 5807980, left + 12, 5807995))
+    write = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+    pyogrio.raw.write(
+        path, shapes, [np.array(["pond", "house"], object)], ["landuse"], layer="areas", **write
+    )
 
 
 def test_a_failing_input_is_an_error_others_are_mapped(run: OpenRun, scenes: Path, tmp_path: Path) -> None:

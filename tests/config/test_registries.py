@@ -9,6 +9,7 @@ from pydantic import Field
 from datasets import kinds
 from segmenter.config import datasets as sections
 from segmenter.config.datasets import DATASET_KINDS, Located
+from segmenter.config.layouts import LAYOUTS
 from segmenter.config.losses import LossConfig, Term, UsedBy
 from segmenter.config.models import MODEL_KINDS, EncoderDecoderConfig
 from segmenter.config.recipe import TrainingConfig
@@ -31,7 +32,7 @@ def test_encoders_and_decoders_of_recipes_are_those_that_are_built(tensorflow: M
 
 
 def test_kinds_of_datasets_are_those_that_are_loaded_have_a_title_and_are_found_in_their_union() -> None:
-    assert set(kinds()) == set(DATASET_KINDS)
+    assert set(kinds()) == set(LAYOUTS) == set(DATASET_KINDS)
     assert all(issubclass(kind, Located) and kind.title for kind in DATASET_KINDS.values())
     assert all(isinstance(kind, type) for kind in MODEL_KINDS.values())
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from datasets import kinds, load_dataset
-from datasets.folder import folder_layout, load_folder, pattern_regex
+from datasets.folder import load_folder, pattern_regex
 from datasets.published import POTSDAM_TEST, POTSDAM_TRAIN
+from datasets.synthetic.make import potsdam_names
+from segmenter.api.layouts import layout_of
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.datasets import FolderConfig
-from segmenter.config.reading import recipe_from
+from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.grid.scenes import SPLITS, Dataset
 from tests.helpers.refusals import refused
 
@@ -324,4 +326,82 @@ def test_names_agree_however_their_accents_are_stored(tmp_path: Path, forms: tup
         paths = [scene.image, scene.label, *scene.files, *(mask for _, mask in scene.masks)]
         assert len(paths) == 6
         assert all(path is not None and path.is_file() for path in paths)
-    assert folder_layout(section).fields(Path(image("Fläche/ü_r.tif"))) == {"n": "ü"}
+    assert layout_of(section).fields(Path(image("Fläche/ü_r.tif"))) == {"n": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("images", "files"),
+    [
+        ("{tile}/images/{part}.jpg", ["{t}/images/{p}.jpg"]),
+        ("{tile}_{part}.jpg", ["a_{t}_{p}.jpg"]),
+        ("img/**/{tile}-{part}.jpg", ["img/x/{t}-{p}.jpg", "img/{t}-z{p}.jpg"]),
+        ("{day}/{tile}({part}).jpg", ["d/{t}({p}).jpg"]),
+    ],
+)
+def test_parts_of_one_place_on_both_sides_are_said_with_what_keeps_them_together(
+    tmp_path: Path, images: str, files: list[str]
+) -> None:
+    paths = [file.format(t=f"t{t}", p=p) for file in files for t in range(4) for p in range(3)]
+    touch(tmp_path, [*paths, *(path.replace(".jpg", ".png") for path in paths)])
+    patterns = {"images": images, "labels": images.replace(".jpg", ".png"), "classes": CODES["classes"]}
+    torn = load(tmp_path, "folder", **patterns, split={"validation_share": 0.3})
+    (note,) = torn.notes
+    assert "of one {tile} lie on both sides" in note
+    group = note.partition("dataset.split.group: '")[2].partition("'")[0]
+    whole = load(tmp_path, "folder", **patterns, split={"validation_share": 0.3, "group": group})
+    assert whole.notes == ()
+    assert len({scene.group for scene in whole.scenes}) == 4
+    assert {scene.group.removeprefix("a_") for scene in whole.of("validation")} < {"t0", "t1", "t2", "t3"}
+
+
+def potsdam(names: Iterable[str]) -> list[str]:
+    endings = ("RGB", "label_noBoundary")
+    return [f"top_potsdam_{name}_{ending}.tif" for name in names for ending in endings]
+
+
+@pytest.mark.parametrize("scenes", [6, 38])
+def test_the_recipe_of_potsdam_fits_the_look_alike(tmp_path: Path, scenes: int) -> None:
+    touch(tmp_path, potsdam(potsdam_names(scenes)))
+    dataset = load_dataset(load_recipe(CONFIGS / "potsdam.yaml", [f"dataset.root={tmp_path}"]))
+    assert len(dataset.scenes) == scenes
+    assert all(dataset.of(split) for split in SPLITS)
+    if scenes == 38:
+        assert dataset.notes == ()
+    else:
+        assert "6_9 (validation)" in dataset.notes[0]
+
+
+def test_potsdam_leaves_out_and_ignores(tmp_path: Path) -> None:
+    touch(tmp_path, [*potsdam(["2_10", "2_11", "4_12"]), "top_potsdam_7_7_RGB.tif"])
+    dataset = load(tmp_path, "potsdam", leave_out=["04_12", "7_7"], ignore=["#102030"])
+    assert [scene.name for scene in dataset.scenes] == ["2_10", "2_11"]
+    assert [(path.name, why) for path, why in dataset.unused] == [
+        ("top_potsdam_4_12_RGB.tif", "named in leave_out"),
+        ("top_potsdam_7_7_RGB.tif", "named in leave_out"),
+    ]
+    assert dataset.classes.ignored == ((0, 0, 0), (16, 32, 48))
+    five = load(tmp_path, "potsdam", leave_out=["7_7"], classes=5).classes
+    assert (len(five), set(five.ignored)) == (5, {(0, 0, 0), (255, 0, 0)})
+    with refused(ConfigError, where="dataset.ignore.0", got="'grey'"):
+        load(tmp_path, "potsdam", leave_out=["7_7"], ignore=["grey"])
+
+
+FOLDER: dict[str, Any] = {"images": "i/{n}.tif", "labels": "l/{n}.png", "classes": [{"name": "a", "code": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "fault", "alone", "why"),
+    [
+        ("abcde", "ab", "3 of 5 image", "i/c.tif i/d.tif i/e.tif", "without a label (unlabelled: skip)"),
+        ("ab", "abz", "1 of 3 label", "l/z.png", "without an image (unlabelled: skip)"),
+    ],
+)
+def test_files_without_partner_are_skipped_where_that_is_said_and_counted(
+    tmp_path: Path, images: str, labels: str, fault: str, alone: str, why: str
+) -> None:
+    touch(tmp_path, [f"i/{n}.tif" for n in images] + [f"l/{n}.png" for n in labels])
+    with refused(DatasetError, fault=fault):
+        load(tmp_path, "folder", **FOLDER)
+    dataset = load(tmp_path, "folder", **FOLDER, unlabelled="skip")
+    assert [scene.name for scene in dataset.scenes] == ["a", "b"]
+    assert dataset.unused == tuple((tmp_path / path, why) for path in alone.split())

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datasets import layout_of, load_dataset
+from datasets import load_dataset
 from datasets.made import MadeFilesError
+from segmenter.api.layouts import layout_of
 from segmenter.base.errors import ConfigError, DatasetError, LabelError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe

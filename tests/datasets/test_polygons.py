@@ -1,5 +1,6 @@
 """`dataset.labels` of polygons: `check`, the tile index and training's tiles see the same labels."""
 
+import itertools
 import os
 import sys
 import time
@@ -21,8 +22,10 @@ from segmenter.config.reading import describe_recipe, recipe_from
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
+from segmenter.raster import LabelRaster
 from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.store import SceneStore
+from tests.helpers import made_folders as made
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
@@ -90,6 +93,83 @@ def test_one_file_for_all_images_is_what_training_reads(scenes: Path, tmp_path: 
         read = store.read_label(scene, window)[: own.shape[0], : own.shape[1]]
         np.testing.assert_array_equal(read, own)
         assert index.counts_NK[i].tolist() == [(own == k).sum() for k in range(2)]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(1, 2), (0, 1), (1, 0), (1.0, 2.0), ("1", "2"), (5, 6)],
+    ids=["from 1", "from 0", "swapped", "floats", "texts", "far"],
+)
+def test_a_number_means_a_class_by_its_code_alone(scenes: Path, numbers: tuple[Any, Any]) -> None:
+    """Never by its place in the recipe; the error names the codes that would say what places said."""
+    first, second = numbers
+    _numbered(scenes / "all.gpkg", [first, second, first])
+    with refused(MadeFilesError, fault="[{name: water, code: 0}, {name: road, code: 1}]"):
+        load_dataset(recipe(scenes))
+    expected = truth()
+    coded = [{"name": "water", "code": int(first)}, {"name": "road", "code": int(second)}]
+    values = {str(int(first)): "water", str(int(second)): "road"}
+    named = [{"name": str(int(number))} for number in numbers]
+    for changes in (
+        {"classes": coded},
+        {"vector": {"attribute": "kind", "values": values}},
+        {"classes": named},
+        {"classes": [coded[0], {"name": "road"}], "vector": {"attribute": "kind", "values": values}},
+    ):
+        found = _labels_as_ids(load_dataset(recipe(scenes, **changes)))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_of_classes_with_and_without_codes_only_those_with_them_have_numbers(scenes: Path) -> None:
+    """A made-up code is none of a written one either."""
+    classes = [{"name": "road"}, {"name": "water", "code": 0}, {"name": "roof", "also": "2-4"}]
+    _numbered(scenes / "all.gpkg", [0, 0, 0])
+    dataset = load_dataset(recipe(scenes, classes=classes))
+    assert len({each.code for each in dataset.classes.classes}) == 3
+    assert set(np.unique(_labels_as_ids(dataset))) == {1, IGNORE}
+    for number in (1, 2, 3):
+        _numbered(scenes / "all.gpkg", [0, number, 0])
+        with refused(MadeFilesError, fault="{name: water, code: 0}"):
+            load_dataset(recipe(scenes, classes=classes))
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], [0, 1, 2], [7, 40, 100]])
+def test_numbers_of_polygons_are_planned_by_what_they_say_not_by_their_place(
+    tmp_path: Path, rng: np.random.Generator, values: list[int]
+) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
+    left, top = made.LEFT, made.TOP
+    shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, 120, 10)]
+    options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+    column = np.array(values * 4, np.int32)
+    raw.write(tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), [column], ["class"], **options)
+    _, _, dataset = made.planned(tmp_path)
+    assert dataset.classes.names == [str(value) for value in sorted(values, key=str)]
+    with LabelRaster(dataset.scenes[0].label, dataset.classes) as label:
+        row = label.ids()[10]
+    names = [dataset.classes.names[id_] for id_ in row[row != IGNORE]]
+    assert [name for name, _ in itertools.groupby(names)][:3] == [str(value) for value in values]
+
+
+def _numbered(path: Path, values: list[Any]) -> None:
+    """Write the polygons with values of their own type: whole numbers, floats or texts."""
+    raw = pytest.importorskip("pyogrio.raw")
+    path.unlink(missing_ok=True)
+    column = np.array(values, object if isinstance(values[0], str) else None)
+    shapes = shapely.to_wkb(np.array([box(*each) for each in ALL]))
+    raw.write(path, shapes, [column], ["kind"], driver="GPKG", geometry_type="Polygon", crs="EPSG:25833")
+
+
+def _labels_as_ids(dataset: Dataset) -> np.ndarray[Any, Any]:
+    """Return the labels of all images in a row."""
+    rows = []
+    for scene in dataset.scenes:
+        assert scene.label is not None
+        with LabelRaster(scene.label, dataset.classes) as label:
+            rows.append(label.ids())
+    return np.concatenate(rows, axis=1)
 
 
 def test_a_label_is_made_once_and_anew_when_polygons_change(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import layout_of, load_dataset
+from datasets import load_dataset
 from datasets.check import check_dataset
 from datasets.pack import pack_dataset
+from segmenter.api.layouts import layout_of
 from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.config.reading import describe_recipe, dump_recipe, recipe_from
 from segmenter.config.recipe import Recipe

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from datasets.published import POTSDAM
 from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.protocol import of_one_rule
-from segmenter.evaluation.scores import MEANS, PROTOCOLS, ConfusionMatrix, Protocol, Scores, check_name
+from segmenter.evaluation.scores import (
+    MEANS,
+    MODEL,
+    PROTOCOLS,
+    ConfusionMatrix,
+    Protocol,
+    Scores,
+    check_name,
+)
 from segmenter.evaluation.shapes import Shapes
 from segmenter.evaluation.tallies import FURTHER, FurtherScores, count_map
 from segmenter.grid.geometry import Size, Window
@@ -215,12 +224,28 @@ def test_what_does_not_fit_is_refused(build: Callable[[], object], said: str) ->
         (Protocol(tuple("abcd"), "full", "validation", scenes=("s1",)), "split: test and validation"),
         (Protocol(tuple("abcd"), "full", "test", "d4", ("s1",)), "tta: none and d4"),
         (Protocol(tuple("abcd"), "full", "test", scenes=("s2",)), "scenes: [s1] and [s2]"),
+        (replace(PLAIN, calibration="temperature"), "calibration: none and temperature"),
+        (replace(PLAIN, calibration="none, temperature"), "calibration: none and none, temperature"),
     ],
 )
 def test_what_differs_between_protocols_is_named(other: Protocol, message: str) -> None:
     (found,) = PLAIN.differences(other)
     assert found == message
     assert PLAIN.differences(Protocol(("d", "c", "b", "a"), "full", "test", scenes=("s1",))) == []
+
+
+def test_earlier_scores_of_maps_may_be_calibrated_and_those_of_validations_are_not() -> None:
+    """So a score of before the field stays comparable with those of its kind alone."""
+    data = _scores([0, 1, 1], [0, 1, 0]).to_dict()
+    for name in ("calibration", "fitted_on"):
+        del data["protocol"][name]
+    assert Scores.from_dict(data).protocol.differences(PLAIN) == []
+    of_maps = Scores.from_dict({**data, MODEL: "0" * 64}).protocol
+    assert of_maps.differences(PLAIN) == ["calibration: unknown and none"]
+    fitted = replace(PLAIN, calibration="temperature and bias", fitted_on="other scenes")
+    assert of_maps.differences(fitted)
+    assert of_maps.differences(of_maps)  # one may be calibrated, the other not
+    assert fitted.differences(replace(fitted, fitted_on="these scenes"))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +277,13 @@ def test_the_file_is_whole_carries_its_protocol_and_another_format_is_refused(tm
     _scores([0, 1, 1], [0, 1, 0]).write(path)
     data = json.loads(path.read_text(encoding="utf-8"))
     protocol = {"classes": [*"abcd"], "labels": "full", "split": "test", "tta": "none", "scenes": ["s1"]}
-    assert data["protocol"] == {**protocol, "name": "", "without_data": "left out"}
+    assert data["protocol"] == {
+        **protocol,
+        "name": "",
+        "without_data": "left out",
+        "calibration": "none",
+        "fitted_on": "",
+    }
     assert data["iou"] == {"a": 0.5, "b": 0.5, "c": None, "d": None}
     assert [file.name for file in tmp_path.iterdir()] == ["scores.json"]
     assert Scores.from_dict(data).to_dict() == {key: data[key] for key in data if key != "format"}

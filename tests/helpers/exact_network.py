@@ -96,6 +96,8 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
         "checksum": lambda: "exact",
+        "fingerprint": lambda: "exact weights",
+        "calibrated": False,
         "calibration": lambda: None,
         "recipe": SimpleNamespace(
             name="exact",

@@ -23,6 +23,7 @@ def random_run(
     mean: float = 500,
     precision: str = "float32",
     model_section: Mapping[str, Any] | None = None,
+    dataset: Mapping[str, Any] | None = None,
 ) -> Path:
     """A run with random weights and BatchNorm statistics, balanced so that every class is predicted.
 
@@ -32,8 +33,9 @@ def random_run(
     from segmenter.model.receptive_field import network_geometry
 
     rng = np.random.default_rng(seed)
-    folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
+    folder: dict[str, Any] = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
     folder["classes"] = [{"name": each.name, "code": i} for i, each in enumerate(classes.classes)]
+    folder |= dataset or {}
     described = dict(model_section or {"depth": depth, "width": 8})
     sections = {"model": described, "training": {"precision": precision}}
     recipe = recipe_from({"name": name, "dataset": folder, **sections}, "test")

@@ -19,18 +19,19 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.runs.checkpoints import load_arrays, save_arrays
 from segmenter.runs.ensemble import joined, uncalibrated
 from segmenter.runs.records import CALIBRATION, calibrated_head, save_calibration
-from segmenter.runs.run import load_run
+from segmenter.runs.run import Run, load_run
 from tests.helpers.made_runs import rewritten
 from tests.helpers.random_run import random_run
+from tests.helpers.refusals import refused
 
 WANTED = ExtraOutputs(confidence=True, probabilities="float32")
 MEASURES = Measures(0.1, 0.5, 0.6, ((4, 0.5, 0.4),) * 15, (0.1,) * 20, 0.1)
 HEAD: dict[str, Any] = {"kind": "encoder_decoder", "encoder": "efficientnet_lite0", "decoder": "fpn"}
 
 
-def calibrate(run: Path, temperature: float, bias: tuple[float, ...], step: int = -1) -> None:
+def calibrate(run: Path, temperature: float, bias: tuple[float, ...]) -> None:
     fitted = Fitted(Calibration(temperature, bias), MEASURES, MEASURES, MEASURES)
-    save_calibration(run, fitted, step=step, pixels=60, scenes=2)
+    save_calibration(load_run(run), fitted, pixels=60, scenes=2, fitted_on=[])
 
 
 def pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -106,12 +107,38 @@ def test_a_calibration_changes_the_checksum_and_cached_models(run: Path, rng: np
     assert uncalibrated(load_run(run)).checksum() == checksum
 
 
-def test_a_calibration_of_other_weights_or_layers_is_not_used(run: Path) -> None:
-    calibrate(run, 2.0, (0.0,) * 5, step=7)
+def test_a_calibration_of_other_weights_is_refused_whatever_their_step(
+    run: Path, tmp_path: Path, make_classes: Callable[..., ClassMap]
+) -> None:
+    other = random_run(tmp_path / "other", make_classes(5), seed=8, depth=1)
+    calibrate(run, 2.0, (0.0,) * 5)
+    calibrate(other, 3.0, (0.0,) * 5)
+    mine, best = (run / CALIBRATION).read_bytes(), load_arrays(run / "best.npz")
+    (run / CALIBRATION).write_bytes((other / CALIBRATION).read_bytes())
+    for use in (Run.calibration, Run.checksum, load_predictor):
+        with refused(CheckpointError, where=run / CALIBRATION, fault="other weights", remedy="calibrate"):
+            use(load_run(run))
+    assert uncalibrated(load_run(run)).checksum() != uncalibrated(load_run(other)).checksum()
+
+    (run / CALIBRATION).write_bytes(mine)
+    further = {"position": np.array([7.0, 1, 0]), "optimiser/0": np.ones(3)}  # which predict nothing
+    save_arrays(run / "best.npz", best | further)
+    assert load_run(run).calibration() == Calibration(2.0, (0.0,) * 5)
+    changed = next(name for name in best if name.startswith("model/") and best[name].size)
+    save_arrays(run / "best.npz", best | further | {changed: best[changed] + 1})
+    with refused(CheckpointError, where=run / CALIBRATION):
+        load_run(run).calibration()
+
+
+def test_a_calibration_of_an_earlier_version_is_known_by_its_step(run: Path) -> None:
+    calibrate(run, 2.0, (0.0,) * 5)
+    rewritten(run / CALIBRATION, weights="", fitted_on=[], step=7)
     assert load_run(run).calibration() is None
     save_arrays(run / "best.npz", {**load_arrays(run / "best.npz"), "position": np.array([7.0, 1, 0])})
     assert load_run(run).calibration() == Calibration(2.0, (0.0,) * 5)
 
+
+def test_a_model_without_the_layer_of_the_logits_takes_no_calibration() -> None:
     arrays = {"model/head/kernel": np.ones((1, 1, 3, 2), np.float32)}
     assert calibrated_head(arrays, Calibration(2.0, (0.0, 0.0))) == {}
 

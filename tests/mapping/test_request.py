@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from datasets import kinds
 from datasets.commands.predict import parse
 from datasets.files import files_under
+from segmenter.api.layouts import layout_of
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
 from segmenter.base.files import matches
 from segmenter.config.datasets import DatasetConfig
@@ -337,7 +337,7 @@ def test_a_label_that_is_missing_or_not_the_only_one(tmp_path: Path) -> None:
 def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
     def layout(kind: str, **section: Any) -> Layout:
         data = {"kind": kind, "root": f"{tmp_path}/data", **section}
-        return kinds()[kind][1](TypeAdapter(DatasetConfig).validate_python(data))
+        return layout_of(TypeAdapter(DatasetConfig).validate_python(data))
 
     paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
     classes = [{"name": "a", "code": 0}]

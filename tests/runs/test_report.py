@@ -49,12 +49,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def calibrated(run: Path, step: int) -> None:
+def calibrated(run: Path) -> None:
     """Write the calibration of a run of three classes, fitted on made pixels."""
     rng = np.random.default_rng(4)
     label = rng.integers(0, 3, 600)
     fitted = fit_held_out(9 * (rng.normal(size=(600, 3)) + np.eye(3)[label]), label, np.arange(600) % 5)
-    save_calibration(run, fitted, step=step, pixels=600, scenes=5)
+    save_calibration(load_run(run), fitted, pixels=600, scenes=5, fitted_on=[])
 
 
 def page_of(run: Path) -> Page:
@@ -264,7 +264,7 @@ def test_the_best_is_first_and_other_protocols_are_apart(
     names = ("poor", "good", "eroded", "none")
     assert main(["compare", *(str(runs / name) for name in names)]) == 0
     said = capsys.readouterr().out
-    assert "3 classes, full labels, validation split (2 scenes), TTA none; by mIoU, in percent\n" in said
+    assert "3 classes, full labels, validation split (2 scenes), TTA none, not calibrated; by mIoU, " in said
     assert said.index("\n  good ") < said.index("\n  poor ")
     assert "not in one ranking:\n  poor and eroded: labels: full and eroded\n" in said
     assert "Without scores\n  Run   " in said
@@ -342,9 +342,13 @@ def test_what_is_no_run_says_which_is_meant(
 
 def test_a_calibration_is_drawn_as_its_file_says_and_a_damaged_one_named(tmp_path: Path) -> None:
     trained_run(tmp_path / "run")
-    calibrated(tmp_path / "run", step=5 * STEPS)
-    assert read_story(tmp_path / "run").calibration is None  # of other weights
-    calibrated(tmp_path / "run", step=6 * STEPS)
+    calibrated(tmp_path / "run")
+    file, whole = tmp_path / "run" / CALIBRATION, (tmp_path / "run" / CALIBRATION).read_bytes()
+    rewritten(file, weights="ab" * 32)
+    story = read_story(tmp_path / "run")
+    assert story.calibration is None
+    assert "of other weights" in " ".join(story.missing)
+    file.write_bytes(whole)
     found = load_calibration(tmp_path / "run")
     charts = page_of(tmp_path / "run").data()["charts"]
     for name in ("reliability", "risk-coverage"):
@@ -354,7 +358,6 @@ def test_a_calibration_is_drawn_as_its_file_says_and_a_damaged_one_named(tmp_pat
         np.testing.assert_allclose(curve["y"], [100 * right for count, _, right in each.bins if count])
     risks = charts["risk-coverage"]["figures"][0]["data"][1]["y"]
     np.testing.assert_allclose(risks, 100 * np.array(found.fitted.after.risks))
-    file = tmp_path / "run" / CALIBRATION
     file.write_bytes(file.read_bytes()[:-3])
     story = read_story(tmp_path / "run")
     assert story.calibration is None

@@ -21,6 +21,7 @@ from datasets.commands import main
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.calibration import Fitted
+from segmenter.evaluation.protocol import Protocol
 from segmenter.runs.records import CALIBRATION, load_calibration, validation_images
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
@@ -210,6 +211,8 @@ def test_a_training_leaves_a_calibration_of_its_best_model(finished: tuple[Path,
     assert found.before.miou == pytest.approx(scores["miou"])
     assert found.fitted.after.ece < found.before.ece
     assert load_run(run).calibration() == found.fitted.calibration
+    assert found.weights == load_run(run).fingerprint()
+    assert sorted(scene.name for scene in found.fitted_on) == ["s4", "s5", "s6"]
     assert "calibration" in [section.name for section in report_sections(read_story(run))]
     assert 'id="reliability"' in (run / "report.html").read_text()
 
@@ -222,6 +225,13 @@ def test_maps_are_calibrated_unless_asked_otherwise(finished: tuple[Path, Path],
     before = maps(bare, tmp_path / "before")
     off = maps(run, tmp_path / "off", "--no-calibration")
     on = maps(run, tmp_path / "on")
+    plain, fitted = (
+        Protocol.from_dict(json.loads((tmp_path / name / "scores.json").read_text())["protocol"])
+        for name in ("off", "on")
+    )
+    assert (plain.calibration, plain.fitted_on) == ("none", "")
+    assert (fitted.calibration.split()[0], fitted.fitted_on) == ("temperature", "these scenes")
+    assert plain.differences(fitted)
     assert len(before) == 2
     for name, path in before.items():
         assert filecmp.cmp(path, off[name], shallow=False)

@@ -25,13 +25,13 @@ from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
+from segmenter.raster.stamps import PIECE_BYTES, file_digest
 from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.log import log_line
 from segmenter.runs.records import MOST_OUTLINES, load_origin
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import FILE, KnownScene, RunScenes, save_scenes
-from segmenter.tiles.scene_files import PIECE_BYTES, file_digest
 from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from segmenter.training.checks import check_same_plan
 from segmenter.training.ending import train_to_end

@@ -1,4 +1,4 @@
-"""Estimates kept with what they are of: in the metadata of maps, and in the run that made them.
+"""Estimates kept with what they are of: in the metadata of maps, and in the run whose weights made them.
 
 A map's file stays as it is, and so does its entry in the journal of `predict.py`: the texts `ACCURACY` and
 `AREAS` go into GDAL's metadata beside it, `NAME.tif.aux.xml`, which goes when the map is made anew.
@@ -6,21 +6,23 @@ A map's file stays as it is, and so does its entry in the journal of `predict.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import read_regular, write_whole
+from segmenter.base.invocation import invocation, typed
 from segmenter.extras.accuracy import estimators as account
 from segmenter.extras.accuracy.estimators import Estimates, unit_for
+from segmenter.extras.accuracy.points import weights_of_maps
 from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
 from segmenter.runs.records import save_accuracy
-from segmenter.runs.run import RUN_FILE, load_run
+from segmenter.runs.run import RUN_FILE, Run, load_run
 
 Drawn = Mapping[str, Sequence[tuple[int, int, str]]]
 """Name of a map, or the end of its path → row, column and mapped class of its points."""
@@ -35,17 +37,14 @@ def keep(
         mapped: the sampled maps; None: unknown. Other maps of a folder are left out.
 
     Raises:
-        DatasetError: a map or run has other classes, a map is another at the points, or none is of the
-            sample; nothing is written then.
+        DatasetError: a map or run has other classes, a map is another at the points, none is of the sample,
+            or the maps of the sample are not known to be of a run's weights; nothing is written then.
         SegmenterError: a file cannot be read or written.
     """
     runs = [load_run(path) for path in given if (path / RUN_FILE).is_file()]
     maps = maps_in(path for path in given if not (path / RUN_FILE).is_file())
     drawn = {
-        path: at
-        for path in maps
-        for name, at in (mapped or {path.name: ()}).items()
-        if str(path.absolute()).endswith(f"/{name}")
+        path: at for path in maps for name, at in (mapped or {path.name: ()}).items() if _is_of(path, name)
     }
     if maps and not drawn:
         raise DatasetError(
@@ -53,6 +52,7 @@ def keep(
         )
     for run in runs:
         _check_classes(found, run.path, run.classes.names)
+        _check_weights(run, points, mapped, drawn)
     of = f"{len(mapped)} maps together: " if mapped and len(mapped) > 1 else ""
     texts = {"ACCURACY": account.head(found), "AREAS": of + "; ".join(account.sentences(found, unit))}
     sidecars = {
@@ -75,6 +75,38 @@ def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:
         raise DatasetError(
             path, expected="the classes of the sample", got=", ".join(names), remedy=f"it has no {unknown[0]}"
         )
+
+
+def _check_weights(run: Run, points: Path, mapped: Drawn | None, drawn: Iterable[Path]) -> None:
+    """Refuse maps that other weights made, or of which nothing tells it: their accuracy is not this run's."""
+    noted = {} if mapped is None else weights_of_maps(points)
+    made: list[tuple[str, str]] = [(name, noted.get(name, "")) for name in mapped or ()]
+    for path in drawn:
+        with WrittenMap(path, with_confidence=False) as one:
+            made = [(name, its or one.weights) if _is_of(path, name) else (name, its) for name, its in made]
+            made.append((str(path), one.weights))
+    mine = run.fingerprint()
+    for name, weights in made or [(str(points), "")]:
+        if not weights:
+            raise DatasetError(
+                run.path,
+                expected="maps that name the weights that made them",
+                got=f"{name}, which names none",
+                remedy=f"give the maps too, --keep MAPS --keep {typed(run.path)}; those of earlier versions "
+                f"name none, {invocation('predict')} --redo makes them anew",
+            )
+        if weights != mine:
+            raise DatasetError(
+                run.path,
+                expected="maps of its weights",
+                got=f"{name}, of {'several runs' if ',' in weights else 'other weights'}",
+                remedy="keep it in the run that made the maps, or in the maps alone",
+            )
+
+
+def _is_of(path: Path, name: str) -> bool:
+    """Return whether a map is the one of this name in a sample: the end of its path."""
+    return str(path.absolute()).endswith(f"/{name}")
 
 
 def _described(

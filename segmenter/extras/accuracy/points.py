@@ -5,6 +5,7 @@
 | `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row, col, x, y`, `pixel_area` |
 | `strata` | `stratum`, `area`, `unit`, `pixels`, `points` |
 | `classes` | `class`, `area` (on the map), `unit` |
+| `maps` | `map`, `weights` (fingerprint of the weights that made it, with commas where several runs did) |
 
 Points are the centres of their pixels, in the maps' CRS, or in EPSG:4326 if they have several. Without
 georeference they have the coordinates that QGIS gives such an image: the column, and the row, negative.
@@ -30,6 +31,7 @@ from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.extras.vectors.writing import FAULTS, file_aside
+from segmenter.extras.written_map import WrittenMap
 from segmenter.raster import RasterInfo
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.polygons import between, crs_of
@@ -60,7 +62,7 @@ def _widget(fields: ET.Element, name: str, kind: str) -> ET.Element:
     return child(widget, "config")
 
 
-POINTS, STRATA, CLASSES = "points", "strata", "classes"
+POINTS, STRATA, CLASSES, MAPS = "points", "strata", "classes", "maps"
 """Names of the layers."""
 _DEGREES = "EPSG:4326"
 
@@ -97,14 +99,14 @@ def write_points(sampled: Sampled, path: Path) -> None:
     crs, xy = _places(sampled)
     pixels, strata, classes = sampled.pixels, _texts(sampled.strata), _texts(sampled.classes)
     probability_H = sampled.points_H / sampled.pixels_H
-    count = len(pixels)
+    count, maps = len(pixels), _texts(shortest_ends(info.path for info in sampled.infos))
     of_points = {
         "id": np.arange(1, count + 1),
         "stratum": strata[sampled.stratum_N],
         "mapped": classes[pixels.mapped],
         "reference": np.full(count, None, object),
         "probability": probability_H[sampled.stratum_N],
-        "map": _texts(shortest_ends(info.path for info in sampled.infos))[pixels.raster],
+        "map": maps[pixels.raster],
         "row": pixels.row,
         "col": pixels.col,
         "x": xy[:, 0],
@@ -120,11 +122,40 @@ def write_points(sampled: Sampled, path: Path) -> None:
     }
     unit_K = np.full(len(classes), sampled.unit, object)
     of_classes = {"class": classes, "area": sampled.mapped_area_K, "unit": unit_K}
+    weights = _texts([_weights_in(info.path) for info in sampled.infos])
     with file_aside(path) as aside:
         _write(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), crs)
         _write(aside, STRATA, of_strata)
         _write(aside, CLASSES, of_classes)
+        _write(aside, MAPS, {"map": maps, "weights": weights})
     write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
+
+
+def _weights_in(path: Path) -> str:
+    with WrittenMap(path, with_confidence=False) as one:
+        return one.weights
+
+
+def weights_of_maps(path: Path) -> dict[str, str]:
+    """Return the fingerprint of the weights that made each sampled map, by its name in the points.
+
+    Empty for points of earlier versions, which do not say it.
+
+    Raises:
+        DatasetError: the table cannot be read.
+    """
+    try:
+        if MAPS not in pyogrio.list_layers(path)[:, 0]:
+            return {}
+        meta, _, _, values = pyogrio.raw.read(path, layer=MAPS)
+        columns = dict(zip(map(str, meta["fields"]), values, strict=True))
+        return {
+            str(name): str(one or "") for name, one in zip(columns["map"], columns["weights"], strict=True)
+        }
+    except (*FAULTS, KeyError, ValueError) as error:
+        raise DatasetError(
+            f"{path}: layer {MAPS}", f"cannot be read: {error}", remedy="is it whole?"
+        ) from None
 
 
 def _texts(names: Sequence[str]) -> NDArray[Any]:

@@ -217,7 +217,8 @@ class StripWork:
         quiet_libtiff()
         try:
             run = joined([load_run(path) for path in self.runs])
-            run = run if run.checksum() == self.model else uncalibrated(run)  # --no-calibration
+            plain = uncalibrated(run)
+            run = plain if plain.checksum() == self.model else run  # --no-calibration
             if run.checksum() != self.model:
                 raise ClusterError(self.runs[0], "holds another model here than where the call was made")
             return load_predictor(run, self.wanted, self.tta, self.precision)

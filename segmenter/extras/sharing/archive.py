@@ -223,6 +223,7 @@ def pack_run(
     with ExitStack() as undo:
         undo.enter_context(_alone(run))
         facts = read_known(run)
+        facts.run.calibration()  # which must be of these weights
         names = _names(facts, with_checkpoints)
         if anonymous:
             folder = undo.enter_context(folder_aside(output))
@@ -484,6 +485,7 @@ def _check_run(folder: Path, manifest: Manifest, file: Path) -> None:
     try:
         run = load_run(folder)
         run.weights()
+        run.calibration()
         weights = run.weights_file().relative_to(folder).as_posix()
     except SegmenterError as error:
         why = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the run")

@@ -208,5 +208,6 @@ def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:
             asked, f"polygons need the package {error.name}: {installation('vectors')}"
         ) from None
     dataset = run.recipe.dataset
-    rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, getattr(dataset, "ignore", ()))
+    ignored, uncoded = (getattr(dataset, name, ()) for name in ("ignore", "uncoded"))
+    rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, ignored, uncoded)
     return LabelFiles(caches() / "labels", rule)

@@ -24,6 +24,7 @@ class BurnRule:
         classes: class map of the rasterised labels, see `labels.rasterised_classes`.
         attribute: None: all polygons are of the one class beside that of `outside`.
         ignored: attribute values for pixels to ignore; a missing value means the same.
+        uncoded: classes whose code is made up, since the recipe has none: no value means it.
     """
 
     classes: ClassMap
@@ -35,10 +36,15 @@ class BurnRule:
     all_touched: bool = False
     layer: str | None = None
     crs: str | None = None
+    uncoded: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, section: VectorLabels | None, classes: ClassMap, ignored: Sequence[int | str] = ()
+        cls,
+        section: VectorLabels | None,
+        classes: ClassMap,
+        ignored: Sequence[int | str] = (),
+        uncoded: Sequence[str] = (),
     ) -> BurnRule:
         """Make the rule from a recipe's section (None: defaults) for classes in the order of their ids."""
         section = section or VectorLabels()
@@ -52,13 +58,15 @@ class BurnRule:
             all_touched=section.all_touched,
             layer=section.layer,
             crs=section.crs,
+            uncoded=tuple(uncoded),
         )
 
     @cached_property
     def _ids(self) -> dict[str, int]:
         """Class id by attribute text; for repeated texts, the first one."""
         names = {name: i for i, name in enumerate(self.classes.names)}
-        codes = {str(each.code): i for i, each in enumerate(self.classes.classes)}
+        coded = ((i, each) for i, each in enumerate(self.classes.classes) if each.name not in self.uncoded)
+        codes = {str(each.code): i for i, each in coded}
         named = {value: names.get(name, IGNORE) for value, name in self.values.items()}
         return {**codes, **names, **dict.fromkeys(self.ignored, IGNORE), **named}
 
@@ -75,6 +83,8 @@ class BurnRule:
             return IGNORE
         kind = self._ids.get(text)
         if kind is None:
+            if self.uncoded and text.isdecimal():
+                raise self._without_codes(text, where)
             listed = ", ".join(shortened(name, 40) for name in self.classes.names)
             raise LabelError(
                 where,
@@ -82,6 +92,17 @@ class BurnRule:
                 f"add it to dataset.vector.values, as the class that it means or as ignore{hint(value)}",
             )
         return kind
+
+    def _without_codes(self, text: str, where: str) -> LabelError:
+        """Return the error of a number where classes have no code, with the codes of earlier versions."""
+        pairs = ((shortened(each.name, 40), each.code) for each in self.classes.classes)
+        listed = ", ".join(f"{{name: {name}, code: {code}}}" for name, code in pairs)
+        return LabelError(
+            where,
+            f"{self.attribute} is {text}, which is no class's name, and no class has the code {text}",
+            remedy="write in dataset.classes which class each number means; earlier versions counted the "
+            f"list from 0: [{shortened(listed, 1000)}]",
+        )
 
     @cached_property
     def outside_id(self) -> int:
@@ -105,6 +126,8 @@ class BurnRule:
     def key(self) -> str:
         """Return a digest of everything except the file that pixel ids depend on."""
         facts = {**asdict(self), "classes": self.classes.to_dict(), "values": dict(self.values)}
+        if not self.uncoded:  # the key of earlier versions, which gave the same pixels
+            del facts["uncoded"]
         return digest(facts, 64)
 
 

@@ -31,6 +31,8 @@ _MAX_PNG_SIDE = 1_000_000
 _AT_ONCE = Size(512, COLUMN)
 """Pixels of a finished map that are read at once."""
 
+WEIGHTS = "WEIGHTS"
+"""Entry of a GeoTIFF's metadata: `MapStyle.weights`."""
 BESIDE = (".confidence.tif", ".probabilities.tif")
 """Endings of GeoTIFFs beside a map that are not maps."""
 
@@ -60,6 +62,7 @@ class MapStyle:
         request: request with the wanted files and values.
         run: name of the run, for the metadata of GeoTIFFs.
         codes_by_default: write PNGs for rasters without georeference.
+        weights: fingerprint of its weights, for the same; of several runs each one's, with commas.
         gsd: scale, in the metadata of maps whose raster is resampled for the model.
         calibration: temperature of calibrated probabilities, in the metadata; empty: not calibrated.
 
@@ -70,6 +73,7 @@ class MapStyle:
     request: MapRequest
     classes: ClassMap
     run: str = ""
+    weights: str = ""
     codes_by_default: bool = False
     gsd: str = ""
     calibration: str = ""
@@ -187,7 +191,7 @@ class MapFiles:
         own = style.codes or [each.code for each in style.classes.classes]
         codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
         meaning = {} if style.codes is None else {VALUES: CODES}
-        facts = {"SOURCE": job.info.path.name, "RUN": style.run}
+        facts = {"SOURCE": job.info.path.name, "RUN": style.run, WEIGHTS: style.weights}
         scale = {"GSD": style.gsd} if job.grid is not None else {}
         calibrated = {"CALIBRATION": style.calibration} if style.calibration else {}
         self._tags = {**names, **codes, **meaning, **facts, **scale, **calibrated}

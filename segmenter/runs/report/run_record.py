@@ -23,7 +23,6 @@ from segmenter.runs.records import (
     CalibrationFile,
     ShownWindows,
     load_accuracy,
-    load_calibration,
     load_windows,
 )
 from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
@@ -241,16 +240,12 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
         last=scored(path / LAST_FILES[0]),
         coverage=read("Coverage", run_coverage, path, run.classes.names),
         windows=read("Windows", load_windows, path),
-        calibration=read("Calibration", _calibration, run),
+        calibration=read("Calibration", run.calibration_file),
         accuracy=read("Accuracy", load_accuracy, run),
         maps=None if maps is None else scores_of_maps(run, maps),
         scenes=read("Scenes", load_scenes, path),
         missing=missing,
     )
-
-
-def _calibration(run: Run) -> CalibrationFile | None:
-    return None if run.calibration() is None else load_calibration(run.path)
 
 
 def _facts_of_best(path: Path) -> Facts | None:

@@ -1,6 +1,7 @@
 """Estimates kept with maps, run, model card and report; labels that AcATaMa saved."""
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.predictor import Prediction
+from segmenter.runs.ensemble import joined
 from segmenter.runs.records import ACCURACY
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.run import Run, load_run
@@ -51,13 +53,18 @@ def four_classes(*_: Any, **__: Any) -> FunctionPredictor:
     return FunctionPredictor(predict)
 
 
+def made_by(run: Run) -> dict[str, Any]:
+    """Changes of a stand-in that let it make maps as if of this run."""
+    return {"classes": run.classes, "predictor": four_classes, "fingerprint": run.fingerprint}
+
+
 @pytest.fixture
 def points(run: Run, tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int]) -> Path:
     """Labelled points of the map `maps/a.tif`; the map `maps/b.tif` is not sampled."""
     rng = np.random.default_rng(2)
     for name in "ab":
         make_geotiff(f"in/{name}.tif", rng.integers(1, 255, (41, 53, 3), np.uint8))
-    assert call("in", classes=run.classes, predictor=four_classes) == 0
+    assert call("in", **made_by(run)) == 0
     path = tmp_path / "points.gpkg"
     words = [str(tmp_path / "maps" / "a.tif"), "--points", "60", "--floor", "2", "--output", str(path)]
     assert main(["sample", *words]) == 0
@@ -87,8 +94,8 @@ def test_maps_carry_their_accuracy_and_are_unchanged_for_predict(
     assert {name: tags[name] for name in table} == table
     assert "GDALRasterAttributeTable" in (maps / "a.tif.aux.xml").read_text()
     assert {path.name: path.read_bytes() for path in maps.glob("*.tif")} == before
-    assert call("in", classes=run.classes, predictor=None) == 0  # nothing to make
-    assert call("in", "--redo", classes=run.classes, predictor=four_classes) == 0
+    assert call("in", **made_by(run) | {"predictor": None}) == 0  # nothing to make
+    assert call("in", "--redo", **made_by(run)) == 0
     with rasterio.open(maps / "a.tif") as one:
         assert "ACCURACY" not in one.tags()
 
@@ -112,6 +119,66 @@ def test_card_and_report_show_the_accuracy_of_these_weights(points: Path, run: R
     page = write_report(run.path).read_text()
     assert record["head"] not in page
     assert "of other weights" in page
+
+
+@pytest.mark.parametrize("as_table", [False, True], ids=["GeoPackage", "tables"])
+def test_accuracy_is_kept_in_the_run_alone_whose_weights_made_all_maps(
+    points: Path, run: Run, tmp_path: Path, call: Callable[..., int], as_table: bool
+) -> None:
+    """Of maps of another run, of several, or of no known one, nothing is noted anywhere."""
+    maps, more = tmp_path / "maps" / "a.tif", []
+    other = load_run(shutil.copytree(run.path, tmp_path / "other"))
+    shutil.copyfile(other.path / "checkpoints" / "step-00000008.npz", other.path / "best.npz")
+    if as_table:
+        points, more = _tables(points)
+
+    def refused_everywhere(one: Run, *also: Path, **fields: Any) -> None:
+        before = {path: path.read_bytes() for path in maps.parent.iterdir()}
+        with refused(DatasetError, where=one.path, **fields):
+            estimate(points, *also, one.path, more=more)
+        assert not (one.path / ACCURACY).exists()
+        assert {path: path.read_bytes() for path in maps.parent.iterdir()} == before
+
+    refused_everywhere(other, maps, got="other weights")
+    if as_table:
+        refused_everywhere(run, got="names none")
+    else:
+        refused_everywhere(other, got="other weights")
+        assert estimate(points, run.path, more=more) == 0
+    assert estimate(points, maps, run.path, more=more) == 0
+    (run.path / ACCURACY).unlink()
+
+    several = joined([run, other]).fingerprint()
+    for text, said in ((several, "several runs"), (other.fingerprint(), "other weights"), ("", "names none")):
+        with rasterio.open(maps, "r+") as one:
+            one.update_tags(WEIGHTS=text)
+        if not as_table:  # drawn again from that map
+            changed(points, f"update maps set weights = '{text}'")
+            refused_everywhere(run, got=said)
+        refused_everywhere(run, maps, got=said)
+
+
+def test_points_of_an_earlier_version_need_their_maps_at_hand(
+    points: Path, run: Run, tmp_path: Path, call: Callable[..., int]
+) -> None:
+    changed(points, "drop table maps", "delete from gpkg_contents where table_name = 'maps'")
+    for paths in ([run.path], [tmp_path / "points.gpkg", run.path]):
+        with pytest.raises(SegmenterError):
+            estimate(points, *paths)
+    assert not (run.path / ACCURACY).exists()
+    assert estimate(points, tmp_path / "maps", run.path) == 0
+
+
+def _tables(points: Path) -> tuple[Path, list[str]]:
+    """Return the points as a table, and the option that names the areas of their strata."""
+    tables = {}
+    for layer, names in (("points", ("stratum", "mapped", "reference")), ("strata", ("stratum", "area"))):
+        meta, _, _, values = pyogrio.raw.read(points, layer=layer)
+        fields = dict(zip(meta["fields"], values, strict=True))
+        rows = zip(*(fields[name] for name in names), strict=True)
+        tables[layer] = points.with_name(f"{layer}.csv")
+        tables[layer].write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
+    return tables["points"], ["--areas", str(tables["strata"])]
 
 
 def test_the_report_shows_scores_of_maps_of_this_run_only(run: Run, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_card_says_what_the_run_knows(tmp_path: Path) -> None:
         "Begun: 2026-05-04T03:02:01Z",
         "depends on 9 px, 2.7 m, to each side",
         "`" + "ab" * 16 + "`",
-        "4 classes, full labels, validation split (1 scene), TTA none, 1,000 pixels",
+        "4 classes, full labels, validation split (1 scene), TTA none, not calibrated, 1,000 pixels",
         "No training pixel shows \\<never\\>: the model cannot map it",
         "Never seen in validation, so that no score speaks of it: \\<never\\>",
     ):
