@@ -210,6 +210,10 @@ def _class_legend(figure: Figure, classes: ClassMap, hatched: bool, columns: int
 # ------------------------------------------------------------------------- matrices and curves
 
 
+_WIDEST_TITLE = 1200
+"""Pixels that a title may widen a figure to."""
+
+
 def _heat_map(
     percent: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str
 ) -> Figure:
@@ -217,7 +221,9 @@ def _heat_map(
     cell, letter = 46, 7.2
     left, top = int(letter * max(map(len, rows))) + 60, int(0.72 * letter * max(map(len, columns))) + 66
     body_h, body_w = cell * len(rows), cell * len(columns)
-    width, height = max(left + body_w + 110, 480), top + body_h + 50
+    title = one_line(title or "Confusion matrix")
+    head = min(int(letter * len(title)) + 24, _WIDEST_TITLE)
+    width, height = max(left + body_w + 110, 480, head), top + body_h + 50
     figure = new_figure(width, height)
     axes = figure.add_axes((left / width, 1 - (top + body_h) / height, body_w / width, body_h / height))
     axes.set_facecolor("0.9")
@@ -236,7 +242,7 @@ def _heat_map(
     bar = figure.colorbar(image, cax=figure.add_axes(box))
     bar.set_label("% of the true class", fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    figure.text(12 / width, 1 - 24 / height, one_line(title or "Confusion matrix"), parse_math=False)
+    figure.text(12 / width, 1 - 24 / height, title, parse_math=False)
     return figure
 
 

@@ -24,7 +24,7 @@ from segmenter.base.sealed import json_object, other_format, sealed, unsealed_te
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
-from segmenter.runs.checkpoints import Arrays, load_some
+from segmenter.runs.checkpoints import BEST, Arrays, load_some, save_arrays
 
 if TYPE_CHECKING:
     from segmenter.runs.run import Run
@@ -398,6 +398,16 @@ def load_calibration(run: Path) -> CalibrationFile | None:
     """
     anew = f"remove it, or make it anew: {invocation('calibrate')} {typed(run)}"
     return _loaded(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
+
+
+def save_best(run: Path, arrays: Arrays) -> None:
+    """Write the best model of a run; the calibration of the one before it goes, and is made anew at the end.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    (run / CALIBRATION).unlink(missing_ok=True)
+    save_arrays(run / BEST, arrays)
 
 
 def step_of(weights: Path) -> int:

@@ -20,8 +20,8 @@ from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
 from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
-from segmenter.runs.checkpoints import BEST, META, save_arrays, save_checkpoint
-from segmenter.runs.records import CALIBRATION
+from segmenter.runs.checkpoints import META, save_checkpoint
+from segmenter.runs.records import save_best
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.sampling import Plan
@@ -341,6 +341,5 @@ class Trainer:
         self.position = self.position._replace(best_score=score, without_gain=0)
         if not self._workers.chief:
             return
-        (self.run.path / CALIBRATION).unlink(missing_ok=True)  # of the weights that are replaced here
-        save_arrays(self.run.path / BEST, self._arrays())
+        save_best(self.run.path, self._arrays())
         show_best(self.run, self.position, self.dataset, confusion, examples)

@@ -18,7 +18,7 @@ from segmenter.inference.loading import KeptModels, load_predictor
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.runs.checkpoints import load_arrays, save_arrays
 from segmenter.runs.ensemble import joined, uncalibrated
-from segmenter.runs.records import CALIBRATION, calibrated_head, save_calibration
+from segmenter.runs.records import CALIBRATION, calibrated_head, save_best, save_calibration
 from segmenter.runs.run import Run, load_run
 from tests.helpers.made_runs import rewritten
 from tests.helpers.random_run import random_run
@@ -128,6 +128,13 @@ def test_a_calibration_of_other_weights_is_refused_whatever_their_step(
     save_arrays(run / "best.npz", best | further | {changed: best[changed] + 1})
     with refused(CheckpointError, where=run / CALIBRATION):
         load_run(run).calibration()
+
+
+def test_a_new_best_model_is_not_calibrated_by_the_one_before(run: Path) -> None:
+    calibrate(run, 2.0, (0.0,) * 5)
+    arrays = load_arrays(run / "best.npz")
+    save_best(run, {name: array + 1 for name, array in arrays.items()})
+    assert load_run(run).calibration() is None
 
 
 def test_a_calibration_of_an_earlier_version_is_known_by_its_step(run: Path) -> None:

@@ -96,11 +96,12 @@ def _check_weights(run: Run, points: Path, mapped: Drawn | None, drawn: Iterable
                 f"name none, {invocation('predict')} --redo makes them anew",
             )
         if weights != mine:
+            several = "," in weights
             raise DatasetError(
                 run.path,
                 expected="maps of its weights",
-                got=f"{name}, of {'several runs' if ',' in weights else 'other weights'}",
-                remedy="keep it in the run that made the maps, or in the maps alone",
+                got=f"{name}, of {'several runs' if several else 'other weights'}",
+                remedy=f"keep it in {'' if several else 'the run that made the maps, or in '}the maps alone",
             )
 
 

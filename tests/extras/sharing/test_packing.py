@@ -20,16 +20,19 @@ import pytest
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
 from segmenter.base.files import FileLock, folder_aside, remove_killed, written_whole
 from segmenter.base.sealed import sealed
+from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.extras.sharing.archive import pack_run, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.__main__ import main
 from segmenter.runs.checkpoints import learned_weights
+from segmenter.runs.records import CALIBRATION, save_calibration
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import load_run
 from tests.helpers.forbidden import small_files
 from tests.helpers.made_described import ROOT, contents, described_run, left_behind
+from tests.helpers.made_runs import rewritten
 from tests.helpers.maps import Make
 from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused
@@ -216,6 +219,24 @@ def test_an_edited_card_goes_along_and_one_of_other_weights_does_not(tmp_path: P
     (run / "checkpoints" / "step-00000008.npz").replace(run / "best.npz")
     with refused(CheckpointError, where="README.md", expected="these weights"):
         pack_run(run, tmp_path / "b.zip")
+
+
+def test_a_calibration_of_other_weights_is_neither_packed_nor_unpacked(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "run")
+    measures = Measures(0.1, 0.5, 0.6, ((4, 0.5, 0.4),) * 15, (0.1,) * 20, 0.1)
+    fitted = Fitted(Calibration(2.0, (0.5, -0.5, 0.0, 0.0)), measures, measures, measures)
+    save_calibration(load_run(run), fitted, pixels=60, scenes=2, fitted_on=[])
+    whole = (run / CALIBRATION).read_bytes()
+    for anonymous in (False, True):
+        file = tmp_path / f"{anonymous}.zip"
+        pack_run(run, file, anonymous=anonymous)
+        assert (unpack_run(file, tmp_path / str(anonymous))[0] / CALIBRATION).read_bytes() == whole
+    other = changed(file, tmp_path / "other.zip", edited(CALIBRATION, weights="ab" * 32))
+    not_unpacked(other, tmp_path / "out", "of other weights")
+    rewritten(run / CALIBRATION, weights="ab" * 32)
+    with refused(CheckpointError, where=run / CALIBRATION, fault="other weights"):
+        pack_run(run, tmp_path / "none.zip")
+    assert not (tmp_path / "none.zip").exists()
 
 
 def not_unpacked(file: Path, folder: Path, match: str = "") -> None:
