@@ -13,7 +13,7 @@ from segmenter.base.files import Closing
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.outputs.finished import WEIGHTS
+from segmenter.mapping.outputs.finished import SOURCE_DIGEST, WEIGHTS
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset
@@ -37,11 +37,12 @@ class WrittenMap(Closing):
     Attributes:
         weights: fingerprint of the weights that made it; of several runs each one's, with commas; empty:
             unknown, as in maps of earlier versions.
+        image: digest of the image that it is of; empty: unknown.
     """
 
     def __init__(self, path: Path, *, with_confidence: bool = True) -> None:
         """Open the map and, if wanted, its confidence."""
-        self.classes, self._ids, self.weights = _classes(path)
+        self.classes, self._ids, self.weights, self.image = _classes(path)
         self._map = open_raster(path, (1,))
         self._confidence: Raster | None = None
         beside = path.with_name(path.name.removesuffix(path.suffix) + CONFIDENCE)
@@ -89,8 +90,8 @@ class WrittenMap(Closing):
                 raster.close()
 
 
-def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str]:
-    """Return the classes, the id of each possible pixel value, and the weights that made the map."""
+def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str, str]:
+    """Return the classes, the id of each possible pixel value, and the digests of weights and image."""
     dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
@@ -119,4 +120,4 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str]:
         raise RasterError(path, expected="another code for each class in its metadata", got=values)
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
-    return tuple(classes), ids, tags.get(WEIGHTS, "")
+    return tuple(classes), ids, tags.get(WEIGHTS, ""), tags.get(SOURCE_DIGEST, "")

@@ -93,6 +93,10 @@ class RunScenes:
         alike = [each for each in alike if each.role == scene.split or not scene.blocks]
         return min(alike, key=lambda each: ROLES.index(each.role or "train"), default=named)
 
+    def trained_on(self, image: str) -> bool:
+        """Return whether an image of this content, or blocks of it, trained the run."""
+        return any(scene.role == "train" for scene in self._by_image.get(image, ()))
+
     @property
     def counts(self) -> dict[str, int]:
         """Number of scenes of each role."""

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, counted, plain
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation, typed
+from segmenter.base.terminal import warn
 from segmenter.extras.accuracy import estimators as account
 from segmenter.extras.accuracy.estimators import Estimates, unit_for
-from segmenter.extras.accuracy.points import weights_of_maps
+from segmenter.extras.accuracy.points import images_of_maps, weights_of_maps
 from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
 from segmenter.runs.records import save_accuracy
 from segmenter.runs.run import RUN_FILE, Run, load_run
+from segmenter.runs.scenes import load_scenes
 
 Drawn = Mapping[str, Sequence[tuple[int, int, str]]]
 """Name of a map, or the end of its path → row, column and mapped class of its points."""
@@ -42,6 +44,7 @@ def keep(
         SegmenterError: a file cannot be read or written.
     """
     runs = [load_run(path) for path in given if (path / RUN_FILE).is_file()]
+    images = images_of_maps(points) if runs else {}
     maps = maps_in(path for path in given if not (path / RUN_FILE).is_file())
     drawn = {
         path: at for path in maps for name, at in (mapped or {path.name: ()}).items() if _is_of(path, name)
@@ -64,10 +67,24 @@ def keep(
     shown = unit_for(unit, found.sample.total)
     table = {"titles": account.titles(shown), "rows": list(account.class_rows(found, shown))}
     for run in runs:
-        save_accuracy(
-            run, {"source": points.name, "head": texts["ACCURACY"], **table, **account.as_json(found, unit)}
-        )
+        facts = account.as_json(found, unit)
+        if learnt := _learnt(run, images):
+            warn(plain(f"{run.path}: {learnt}"))
+            facts["remarks"] = [*facts["remarks"], learnt]
+        save_accuracy(run, {"source": points.name, "head": texts["ACCURACY"], **table, **facts})
     return [*drawn, *(run.path for run in runs)]
+
+
+def _learnt(run: Run, images: Mapping[str, str]) -> str:
+    """Return a remark on maps of scenes that trained the run; empty if there are none."""
+    known = load_scenes(run.path)
+    if known is None or not known.told:
+        return "which scenes trained the run is not known, and so whether its accuracy there flatters"
+    seen = [name for name, image in images.items() if known.trained_on(image)]
+    if not seen:
+        return ""
+    maps = counted(len(images), "map is", "maps are")
+    return f"{len(seen)} of {maps} of scenes that trained the run, as {seen[0]}: there its accuracy flatters"
 
 
 def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:

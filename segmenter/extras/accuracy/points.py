@@ -5,7 +5,7 @@
 | `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row, col, x, y`, `pixel_area` |
 | `strata` | `stratum`, `area`, `unit`, `pixels`, `points` |
 | `classes` | `class`, `area` (on the map), `unit` |
-| `maps` | `map`, `weights` (fingerprint of the weights that made it, with commas where several runs did) |
+| `maps` | `map`, `weights` (their fingerprint, with commas where several runs made it), `image` (its digest) |
 
 Points are the centres of their pixels, in the maps' CRS, or in EPSG:4326 if they have several. Without
 georeference they have the coordinates that QGIS gives such an image: the column, and the row, negative.
@@ -122,18 +122,19 @@ def write_points(sampled: Sampled, path: Path) -> None:
     }
     unit_K = np.full(len(classes), sampled.unit, object)
     of_classes = {"class": classes, "area": sampled.mapped_area_K, "unit": unit_K}
-    weights = _texts([_weights_in(info.path) for info in sampled.infos])
+    weights, images = zip(*(_origin_of(info.path) for info in sampled.infos), strict=True)
     with file_aside(path) as aside:
         _write(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), crs)
         _write(aside, STRATA, of_strata)
         _write(aside, CLASSES, of_classes)
-        _write(aside, MAPS, {"map": maps, "weights": weights})
+        _write(aside, MAPS, {"map": maps, "weights": _texts(weights), "image": _texts(images)})
     write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
 
 
-def _weights_in(path: Path) -> str:
+def _origin_of(path: Path) -> tuple[str, str]:
+    """Return the digests of a map's weights and of its image; empty where it names none."""
     with WrittenMap(path, with_confidence=False) as one:
-        return one.weights
+        return one.weights, one.image
 
 
 def weights_of_maps(path: Path) -> dict[str, str]:
@@ -144,14 +145,21 @@ def weights_of_maps(path: Path) -> dict[str, str]:
     Raises:
         DatasetError: the table cannot be read.
     """
+    return _column_of_maps(path, "weights")
+
+
+def images_of_maps(path: Path) -> dict[str, str]:
+    """Return the digest of the image of each sampled map, as `weights_of_maps`."""
+    return _column_of_maps(path, "image")
+
+
+def _column_of_maps(path: Path, column: str) -> dict[str, str]:
     try:
         if MAPS not in pyogrio.list_layers(path)[:, 0]:
             return {}
         meta, _, _, values = pyogrio.raw.read(path, layer=MAPS)
         columns = dict(zip(map(str, meta["fields"]), values, strict=True))
-        return {
-            str(name): str(one or "") for name, one in zip(columns["map"], columns["weights"], strict=True)
-        }
+        return {str(name): str(one or "") for name, one in zip(columns["map"], columns[column], strict=True)}
     except (*FAULTS, KeyError, ValueError) as error:
         raise DatasetError(
             f"{path}: layer {MAPS}", f"cannot be read: {error}", remedy="is it whole?"

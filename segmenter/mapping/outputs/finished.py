@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import RasterError
+from segmenter.base.errors import DatasetError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.windows import COLUMN, grid
@@ -21,6 +22,8 @@ from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import CODES, VALUES, FileValues, codes_of, free_value
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs, read_label
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.stamps import file_digest
 from segmenter.raster.write import BLOCK
 
 _MAX_PNG_PIXELS = 1 << 26
@@ -31,8 +34,8 @@ _MAX_PNG_SIDE = 1_000_000
 _AT_ONCE = Size(512, COLUMN)
 """Pixels of a finished map that are read at once."""
 
-WEIGHTS = "WEIGHTS"
-"""Entry of a GeoTIFF's metadata: `MapStyle.weights`."""
+WEIGHTS, SOURCE_DIGEST = "WEIGHTS", "SOURCE_DIGEST"
+"""Entries of a GeoTIFF's metadata: `MapStyle.weights`, and a digest of the image's file."""
 BESIDE = (".confidence.tif", ".probabilities.tif")
 """Endings of GeoTIFFs beside a map that are not maps."""
 
@@ -178,6 +181,13 @@ class MapStyle:
 Values = Callable[[Prediction], NDArray[Any]]
 
 
+def _content_of(image: Path) -> str:
+    """Return the digest of an image's file; empty of addresses and folders."""
+    with suppress(DatasetError):
+        return "" if isinstance(image, RemotePath) else file_digest(image)
+    return ""
+
+
 class MapFiles:
     """Files of one job while they are written.
 
@@ -192,6 +202,7 @@ class MapFiles:
         codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
         meaning = {} if style.codes is None else {VALUES: CODES}
         facts = {"SOURCE": job.info.path.name, "RUN": style.run, WEIGHTS: style.weights}
+        facts[SOURCE_DIGEST] = _content_of(job.info.path)
         scale = {"GSD": style.gsd} if job.grid is not None else {}
         calibrated = {"CALIBRATION": style.calibration} if style.calibration else {}
         self._tags = {**names, **codes, **meaning, **facts, **scale, **calibrated}
