@@ -23,7 +23,7 @@ from segmenter.config.reading import with_deals
 from segmenter.grid.deals import Deal, Deals, deal_file, parts_dealt, with_deal, write_deals
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.runs.records import load_origin, validation_images
-from segmenter.runs.scenes import FILE, RunScenes, load_scenes
+from segmenter.runs.scenes import FILE, KnownScene, RunScenes, load_scenes
 from segmenter.tiles.scene_files import image_digests
 
 from . import load_dataset
@@ -80,7 +80,7 @@ def known_dataset(recipe: Recipe, run: Run, *, roles: bool = True) -> Dataset:
         roles: False: only the choice and the deal of the scenes are the run's, as for another of its folds.
     """
     known = scenes_of_run(run, recipe)
-    dataset = load_dataset(with_deals(recipe, known.deals or recipe.dataset.deals))
+    dataset = load_dataset(with_deals(recipe, known.deals) if known.deals else recipe)
     images = image_digests(dataset)
     found = [(scene, known.known(scene, images[scene.name])) for scene in dataset.scenes]
     scenes = tuple(
@@ -195,13 +195,16 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
 
     Raises:
         CheckpointError: it has no record, or which scenes trained it cannot be found out.
+        DatasetError: there is no record that says it, and its data are not here.
     """
     known = load_scenes(run.path)
     if known is not None and known.told:
         return known
-    here = remote or not is_address(recipe.dataset.root)
-    if known is not None and here and (found := _found_out(run, known, recipe)) is not None:
-        return found
+    if remote or not is_address(recipe.dataset.root):
+        today = load_dataset(recipe)
+        found = _named(today) if known is None else _found_out(run, known, recipe, today)
+        if found is not None:
+            return found
     raise CheckpointError(
         run.path,
         expected=f"in {FILE}, which scenes it learnt from",
@@ -210,13 +213,20 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
     )
 
 
-def _found_out(run: Run, known: RunScenes, recipe: Recipe) -> RunScenes | None:
+def _named(today: Dataset) -> RunScenes | None:
+    """Return the roles that a recipe names itself, whatever is added; None if a hash deals them."""
+    if today.deal is not None:
+        return None
+    return RunScenes({each.name: KnownScene("", "", role=each.split) for each in today.scenes})
+
+
+def _found_out(run: Run, known: RunScenes, recipe: Recipe, today: Dataset) -> RunScenes | None:
     """Return the record of a run of before with roles; None if they do not fit what it noted.
 
     Its deal is that of the names which it knew; today's new names had no part in it.
     """
     split, roles, deals = split_settings(recipe.dataset), dict[str, Split](), Deals()
-    then = today = load_dataset(recipe)
+    then = today
     if today.deal is not None and split is not None:
         names = _names_of_before(known, today, split)
         if names is None:

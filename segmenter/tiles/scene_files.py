@@ -22,6 +22,8 @@ from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import file_digest, stamp_of
 from segmenter.tiles.index import cache_folder
 
+_QUICK = 1000
+"""Images whose digests take no time worth a bar."""
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""
@@ -66,8 +68,9 @@ class _Kept:
 
 def image_digests(dataset: Dataset) -> dict[str, str]:
     """Return the digest of each scene's image by the scene's name."""
-    images = [replace(scene, label=None) for scene in dataset.scenes]
-    return {name: image for name, (image, _) in scene_digests(images, cache_folder(dataset)).items()}
+    images, cache = [replace(scene, label=None) for scene in dataset.scenes], cache_folder(dataset)
+    found = scene_digests(images, cache, progress=len(images) > _QUICK)
+    return {name: image for name, (image, _) in found.items()}
 
 
 def joint_digest(digests: Digests) -> str:

@@ -5,7 +5,7 @@
 | `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row, col, x, y`, `pixel_area` |
 | `strata` | `stratum`, `area`, `unit`, `pixels`, `points` |
 | `classes` | `class`, `area` (on the map), `unit` |
-| `maps` | `map`, `weights` (their fingerprint, with commas where several runs made it), `image` (its digest) |
+| `maps` | `map`, `weights` (fingerprint; with commas where several runs made it), `image` (digest of it) |
 
 Points are the centres of their pixels, in the maps' CRS, or in EPSG:4326 if they have several. Without
 georeference they have the coordinates that QGIS gives such an image: the column, and the row, negative.
