@@ -199,12 +199,17 @@ def test_tables_give_the_figures_as_json_and_known_pixels_narrow_the_intervals(
     water = next(each for each in found["classes"] if each["name"] == "water")
     assert water["users"]["value"] == pytest.approx(40 / 45)
     assert water["users"]["se"] == pytest.approx(np.sqrt(40 / 45 * 5 / 45 / 44))
-    assert water["producers"] == {"value": 1, "se": 0, "low": 1, "high": 1}
+    assert (water["producers"]["value"], water["producers"]["se"]) == (1, 0)
+    unseen = 9700 * 1.96**2 / (50 + 1.96**2)  # no water in 50 points of dry land
+    assert water["producers"]["low"] == pytest.approx(300 * 40 / 45 / (300 * 40 / 45 + unseen))
+    se = 300 * np.sqrt(40 / 45 * 5 / 45 / 44)
+    ends = [100 * (300 * 40 / 45 + side) for side in (-1.96 * se, np.hypot(1.96 * se, unseen))]
+    assert [water["area"]["low"], water["area"]["high"]] == pytest.approx(ends)
     assert found["unit"] == "ha"
     assert water["area"]["value"] == pytest.approx(300 * 100 * 40 / 45)
     assert water["mapped_area"] is None  # strata are no classes
     assert np.sum(found["matrix"]) == pytest.approx(1)
-    assert found["sentences"][1].startswith("water 267 ± 28 km²")
+    assert found["sentences"][1] == "water 267 (239–959) km² (95 %)"
     assert [line.partition(":")[0] for line in found["remarks"]] == ["land", "water"]
 
     points = table("p.csv", POINTS)
