@@ -1,7 +1,7 @@
 """Coordinate reference systems: metres per unit, and comparison of CRSs by the position of pixels.
 
-Distances on the ground are those on the CRS's own ellipsoid: coordinates are converted to longitude and latitude,
-and these to positions in space, which have no seam at 180 degrees and none at the poles.
+Distances on the ground are those on the CRS's own ellipsoid: coordinates are converted to longitude and
+latitude, and these to positions in space, which have no seam at 180 degrees and none at the poles.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _APART = 1000.0
 def unit_metres(crs: CRS, x: float, y: float) -> NDArray[np.float64] | None:
     """Return a (2, 2) matrix that converts CRS units at a place to metres on the ground.
 
-    Geographic CRSs and Mercator projections are measured on a sphere of the ellipsoid's equatorial radius. The
-    unit of another projection is taken where it is within 0.5 % of the ground in all directions; elsewhere the
-    ground is measured, with the first axis along x. None if the CRS has no unit, or the latitude is beyond the
-    poles (coordinates of another CRS).
+    Geographic CRSs and Mercator projections are measured on a sphere of the ellipsoid's equatorial radius.
+    The unit of another projection is taken where it is within 0.5 % of the ground in all directions;
+    elsewhere the ground is measured, with the first axis along x. None if the CRS has no unit, or the
+    latitude is beyond the poles (coordinates of another CRS).
     """
     if is_mercator(crs):
         return _mercator_metres(crs, y)

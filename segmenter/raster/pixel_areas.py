@@ -1,7 +1,7 @@
 """Areas on the ground of a raster's pixels, in any coordinate reference system.
 
-The area of a pixel is that of its parallelogram of `ground_vectors`, on the CRS's ellipsoid. It is computed at
-nodes and interpolated, never for each pixel.
+The area of a pixel is that of its parallelogram of `ground_vectors`, on the CRS's ellipsoid. It is computed
+at nodes and interpolated, never for each pixel.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LEAST = 5
 _NODES, _APART = 129, 20_000.0
 """Most nodes along each side of a raster, and metres between them where fewer do."""
 _ROWS, _ROWS_APART = 4097, 1_000.0
-"""The same where areas differ by row alone. A cosine of the latitude is interpolated to 3e-4 between nodes that
-are 1/128 of the Earth's circumference apart, to 3e-7 between such rows."""
+"""The same where areas differ by row alone. A cosine of the latitude is interpolated to 3e-4 between nodes
+that are 1/128 of the Earth's circumference apart, to 3e-7 between such rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +47,9 @@ class PixelAreas:
 
     def of(self, window: Window) -> NDArray[np.float64]:
         """Return the areas of a window's pixels, as (H, W), (H, 1) or (1, 1)."""
-        down = self.rows[:1] if len(self.rows) == 1 else np.arange(window.row, window.row_stop)
-        across = np.arange(window.col, window.col + window.width)
-        across = self.columns[:1] if len(self.columns) == 1 else across
-        return self._between(np.asarray(down)[:, np.newaxis], np.asarray(across)[np.newaxis])
+        down = np.arange(window.row, window.row_stop if len(self.rows) > 1 else window.row + 1)
+        across = np.arange(window.col, window.col + (window.width if len(self.columns) > 1 else 1))
+        return self._between(down[:, np.newaxis], across[np.newaxis])
 
     def at(self, row: NDArray[Any], col: NDArray[Any]) -> NDArray[np.float64]:
         """Return the areas of single pixels."""
@@ -114,7 +113,7 @@ def _nodes(length: int, count: int) -> NDArray[np.float64]:
 def _areas(info: RasterInfo, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (R, C) areas of the pixels at rows and columns; NaN where they are unknown."""
     move = info.transform
-    assert move is not None and info.crs is not None, "the caller looked"
+    assert move is not None, "the caller looked"
     down, across = np.meshgrid(rows + 0.5, columns + 0.5, indexing="ij")
     turn = np.array([[move.a, move.d], [move.b, move.e]])  # steps to the next column, and to the next row
     places = np.stack([across, down], axis=-1).reshape(-1, 2) @ turn + (move.c, move.f)

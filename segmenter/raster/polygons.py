@@ -169,7 +169,7 @@ class EqualArea(NamedTuple):
     """Conversion to coordinates in which plane areas are square metres on the ground.
 
     Attributes:
-        longest: units of the CRS; longer edges are to be divided, since they are curved there. None: none are.
+        longest: longest edge that need not be divided, in units of the CRS; None: any, since none is curved.
     """
 
     move: Move
@@ -183,8 +183,8 @@ def equal_area(info: RasterInfo) -> EqualArea | None:
     meridians of any length; others: Lambert's azimuthal projection around the raster's centre (Snyder 1987,
     Map projections: a working manual, pp. 81-83 and 187-190). Both on the CRS's own ellipsoid.
     """
-    crs, axes = info.crs, ellipsoid_axes(info.crs)
-    if axes is None or info.transform is None:
+    crs = info.crs
+    if crs is None or info.transform is None or (axes := ellipsoid_axes(crs)) is None:
         return None
     body = {"a": axes[0], "b": axes[1], "no_defs": True}
     if crs.is_geographic or projection_of(crs) in _CYLINDRICAL:

@@ -1,9 +1,9 @@
 """Classes and strata of the pixels of maps, window by window; -1 where a pixel has none.
 
-Samples of the pixels of each stratum, drawn while windows of rasters pass by. Each pixel gets a random number U,
-and each stratum keeps the pixels of the smallest U / (1 - U) (1 - p) / p, where p is the probability with which
-a pixel is to be drawn: Pareto sampling (Rosén 1997, doi 10.1016/S0378-3758(96)00186-3), of fixed size and without
-replacement. With one p for all, these are the pixels of the smallest U, a simple random sample.
+Samples of the pixels of each stratum, drawn while windows of rasters pass by. Each pixel gets a random number
+U, and each stratum keeps the pixels of the smallest U / (1 - U) (1 - p) / p, where p is the probability with
+which a pixel is to be drawn: Pareto sampling (Rosén 1997, doi 10.1016/S0378-3758(96)00186-3), of fixed size
+and without replacement. With one p for all, these are the pixels of the smallest U, a simple random sample.
 Memory: a window, and the kept pixels.
 """
 

@@ -4,14 +4,15 @@ Strata may be anything (Stehman 2014, doi 10.1080/01431161.2014.930207). Where t
 estimators are those of Olofsson et al. 2013 and 2014 (doi 10.1016/j.rse.2014.02.015). Classes may be pairs of
 classes: change between two maps needs no other formulas.
 
-All figures are ratios R = Y / X of two totals. With A_h the area of stratum h, n_h its labelled points, a_u the
-area of the pixel of point u, p_u the probability with which it was drawn, and y_u, x_u its indicators:
+All figures are ratios R = Y / X of two totals. With A_h the area of stratum h, n_h its labelled points, a_u
+the area of the pixel of point u, p_u the probability with which it was drawn, and y_u, x_u its indicators:
 
-    w_u    = A_h (a_u / p_u) / sum_h a_u / p_u      area that the point stands for
-    r_h(y) = sum_h w_u y_u / A_h                    share of the stratum with y
+    w_u    = A_h (a_u / p_u) / sum_h a_u / p_u          area that the point stands for
+    r_h(y) = sum_h w_u y_u / A_h                        share of the stratum with y
     Y      = sum_u w_u y_u
     e_u    = w_u ((y_u - r_h(y)) - R (x_u - r_h(x)))
-    V(R)   = sum_h n_h / (n_h - 1) sum_h (1 - p_u) (e_u - m_h)² / X²,  m_h = sum_h (1 - p_u) e_u / sum_h (1 - p_u)
+    m_h    = sum_h (1 - p_u) e_u / sum_h (1 - p_u)
+    V(R)   = sum_h n_h / (n_h - 1) sum_u (1 - p_u) (e_u - m_h)² / X²
 
 | figure | y_u | x_u |
 | --- | --- | --- |
@@ -20,16 +21,17 @@ area of the pixel of point u, p_u the probability with which it was drawn, and y
 | user's accuracy of k | both are k | mapped is k |
 | producer's accuracy of k | both are k | reference is k |
 
-V is that of Hájek 1964 for fixed sizes (doi 10.1214/aoms/1177700375), n_h counts only points with p_u < 1. With one
-p_u = n_h / N_h for the N_h pixels of a stratum, all of one size, r_h is the mean and V is equation 28 of Stehman 2014;
-without N_h p_u is 0, as in Olofsson et al. 2014. Points drawn by area all stand for the same area. Pixels of unequal
-size that were drawn alike do not, so that few of them may count.
+V is that of Hájek 1964 for fixed sizes (doi 10.1214/aoms/1177700375), n_h counts only points with p_u < 1.
+With one p_u = n_h / N_h for the N_h pixels of a stratum, all of one size, r_h is the mean and V is equation
+28 of Stehman 2014; without N_h p_u is 0, as in Olofsson et al. 2014. Points drawn by area all stand for the
+same area. Pixels of unequal size that were drawn alike do not, so that few of them may count.
 
-Where a sample meets no error (or nothing but errors) of a kind, V says nothing of that kind. Its share of the area of
-the points in which it could have been met is then at most Wilson's bound z² / (n + z²) (1927, doi
+Where a sample meets no error (or nothing but errors) of a kind, V says nothing of that kind. Its share of the
+area of the points in which it could have been met is then at most Wilson's bound z² / (n + z²) (1927, doi
 10.1080/01621459.1927.10502953), with the effective number of these points n = (sum w_u)² / sum (1 - p_u) w_u²
-(Kish 1965, section 11.7): the interval reaches so far to that side, and where V is not 0, the root of both squared. For overall accuracy these points are those of the
-strata without an error; for classes those that are mapped so, and all others.
+(Kish 1965, section 11.7): the interval reaches so far to that side, and where V is not 0, the root of both
+squared. For overall accuracy these points are those of the strata without an error; for classes those that
+are mapped so, and all others.
 """
 
 from __future__ import annotations
@@ -200,8 +202,8 @@ def _unlike(sample: Sample) -> list[str]:
     count = f"its {counted(int(points_H[worst]), 'point')} count as {share_H[worst] * points_H[worst]:.0f}"
     more = f", and {few - 1} more strata alike" if few > 1 else ""
     return [
-        f"stratum {sample.strata[worst]}: {count}{more}: pixels differ in area and were drawn alike; intervals may be too narrow, draw a "
-        "new sample"
+        f"stratum {sample.strata[worst]}: {count}{more}: pixels differ in area and were drawn "
+        "alike; intervals may be too narrow, draw a new sample"
     ]
 
 
@@ -300,7 +302,8 @@ class Figure:
     """An estimate with its standard error; NaN where the sample does not define it.
 
     Attributes:
-        unseen_below, unseen_above: how much lower or higher it may be by what no point has shown; 0: all was met.
+        unseen_below, unseen_above: how much lower or higher it may be by what no point has shown; 0: all was
+        met.
     """
 
     value: float
@@ -364,15 +367,15 @@ def estimates(sample: Sample) -> Estimates:
         np.hstack([right_NK.any(axis=1, keepdims=True), reference_NK, right_NK, right_NK]),
         np.hstack([every[:, :1], every, mapped_NK, reference_NK]),
     )
-    figures = [
+    figures = tuple(
         replace(figure, unseen_below=below, unseen_above=above)
         for figure, (below, above) in zip(figures, _unseen(sample), strict=True)
-    ]
+    )
     counts, matrix = np.zeros((count, count), np.int64), np.zeros((count, count))
     cells = sample.mapped_N, sample.reference_N
     np.add.at(counts, cells, 1)
     np.add.at(matrix, cells, _weights(sample) / sample.total)
-    parts = (tuple(figures[1 + count * i : 1 + count * (i + 1)]) for i in range(3))
+    parts = (figures[1 + count * i : 1 + count * (i + 1)] for i in range(3))
     return Estimates(sample, matrix, counts, figures[0], *parts)
 
 
@@ -385,7 +388,9 @@ def _weights(sample: Sample) -> NDArray[np.float64]:
 
 
 def _random(sample: Sample) -> NDArray[np.float64]:
-    """Return the (N,) probability with which each point's pixel was not drawn: 0 where all pixels are known."""
+    """Return the (N,) probability with which each point's pixel was not drawn: 0 where all pixels are
+    known.
+    """
     if sample.probability_N is not None:
         return 1 - sample.probability_N
     if sample.pixels_H is None:
@@ -414,7 +419,9 @@ def _unseen(sample: Sample) -> list[tuple[float, float]]:
         return 0.0 if squares <= _ROUNDING * weight**2 else weight * _wilson(weight**2 / squares)
 
     def sides(kind_N: Indicators, *groups_N: Indicators) -> tuple[float, float]:
-        """Return the bounds below and above a share of the area, of groups that show it or its opposite alone."""
+        """Return the bounds below and above a share of the area, of groups that show it or its opposite
+        alone.
+        """
         none = np.zeros(len(kind_N), np.bool_)
         full = [group_N for group_N in groups_N if kind_N[group_N].all()]
         empty = [group_N for group_N in groups_N if not kind_N[group_N].any()]

@@ -65,7 +65,8 @@ def _widget(fields: ET.Element, name: str, kind: str) -> ET.Element:
 POINTS, STRATA, CLASSES, MAPS = "points", "strata", "classes", "maps"
 """Names of the layers."""
 BY_AREA = "by area"
-"""How points were drawn, in the field `drawn`; files of earlier versions, without it, have all pixels alike."""
+"""How points were drawn, in the field `drawn`; files of earlier versions, without it, have all pixels
+alike."""
 _DEGREES = "EPSG:4326"
 
 

@@ -117,8 +117,8 @@ class Plan:
     def error(self, points_H: NDArray[np.int64] | NDArray[np.float64]) -> float:
         """Return the expected standard error of overall accuracy.
 
-        Points are drawn by area, so that each counts the same. Where some pixels are so large that they are taken
-        for certain, the error is smaller.
+        Points are drawn by area, so that each counts the same. Where some pixels are so large that they are
+        taken for certain, the error is smaller.
         """
         variance_H = (self._part_H * self.spread_H) ** 2 * (1 / points_H - 1 / self.pixels_H)
         return math.sqrt(max(0.0, float(variance_H.sum())))

@@ -1,8 +1,8 @@
 """Pixels and areas of strata by pixel size, and the probabilities with which pixels are drawn.
 
 In a stratum of area A, n points are drawn in proportion to area: a pixel of area a with the probability
-p = n a / A. Pixels so large that p would be 1 or more are taken for certain, and the others share the points that
-are left. All points but those then stand for the same area, whatever the pixels' sizes.
+p = n a / A. Pixels so large that p would be 1 or more are taken for certain, and the others share the points
+that are left. All points but those then stand for the same area, whatever the pixels' sizes.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ class Tally:
             which = np.broadcast_to(size == one, ids_HW.shape)
             ids_N = ids_HW[which]
             pixels = np.bincount(ids_N, minlength=count)[1:]
-            summed = pixels * area.flat[0]
+            summed: NDArray[np.float64] = pixels * float(area.flat[0])
             if area.size > 1:
-                summed = np.bincount(ids_N, np.broadcast_to(area, ids_HW.shape)[which], count)[1:]
+                sizes_N = np.broadcast_to(area, ids_HW.shape)[which]
+                summed = np.bincount(ids_N, sizes_N, count)[1:].astype(np.float64)
             empty = np.zeros(count - 1, np.int64), np.zeros(count - 1)
             pixels_H, area_H = self._by_size.setdefault(one, empty)
             pixels_H += pixels
@@ -69,9 +70,9 @@ class Tally:
             self.pixels_H += pixels
         classes, count = mapped_HW.reshape(-1) + 1, len(self.mapped_area_K) + 1
         if area.size > 1:
-            self.mapped_area_K += np.bincount(
-                classes, np.broadcast_to(area, mapped_HW.shape).ravel(), count
-            )[1:]
+            self.mapped_area_K += np.bincount(classes, np.broadcast_to(area, mapped_HW.shape).ravel(), count)[
+                1:
+            ]
         else:
             self.mapped_area_K += np.bincount(classes, minlength=count)[1:] * area.flat[0]
 

@@ -518,10 +518,11 @@ def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64
 
     It is that on the plane of a projection where `pixel_areas` are, else that in an equal-area projection.
     """
-    if (of_pixels := pixel_areas(info)) is None:
+    crs, of_pixels = info.crs, pixel_areas(info)
+    if crs is None or of_pixels is None:
         return None
     if of_pixels.plane:
-        return np.asarray(shapely.area(shape_P)) * float(info.crs.linear_units_factor[1]) ** 2
+        return np.asarray(shapely.area(shape_P)) * float(crs.linear_units_factor[1]) ** 2
     if (equal := equal_area(info)) is None:
         return None
     if equal.longest is not None:
