@@ -23,6 +23,7 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.transform import from_origin
 
+from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.covers import Reservoirs
 from segmenter.extras.accuracy.estimators import Estimates, Figure, Sample, estimates
 from segmenter.extras.accuracy.request import SampleRequest
@@ -84,30 +85,58 @@ def made(rng: np.random.Generator, sizes: list[Any], accuracies: list[float], pa
 
 TOTAL = 100_000.0
 """Area of a map, in fine pixels."""
+WINDOW = 1 << 13
+"""Pixels of a window."""
 
 
-def drawn(maps: Made, plan: Any, seed: int, *, by_area: bool) -> Estimates:
-    """Return the estimates of one sample of the points `plan(tally)` for each stratum."""
-    tally = Tally(Sizes(maps.areas), np.zeros(maps.classes, np.int64), np.zeros(maps.classes))
-    pairs = list(zip(maps.mapped, maps.areas, strict=True))
-    for ids, areas in pairs:
-        tally.add(ids, ids, areas.of(window_of(ids)))
-    points_H = plan(tally)
-    chances, kept = tally.chances(points_H), Reservoirs(maps.classes, points_H, seed)
-    for number, (ids, areas) in enumerate(pairs):
-        chance = chances.of(ids, areas.of(window_of(ids))) if by_area else None
-        kept.add(number, window_of(ids), ids, ids, chance)
-    pixels = kept.drawn(points_H)
-    size = np.array([maps.areas[i].at(0, col) for i, col in zip(pixels.raster, pixels.col, strict=True)])
-    reference = [maps.reference[i][0, col] for i, col in zip(pixels.raster, pixels.col, strict=True)]
-    names = tuple(map(str, range(maps.classes)))
-    probability = chances.of(pixels.stratum, size) if by_area else None
-    return estimates(
-        Sample(
-            names, names, tally.area_H, tally.pixels_H, pixels.stratum, pixels.mapped, np.array(reference),
-            size, np.full(maps.classes, np.nan), probability_N=probability,
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """Samples of maps, by area or alike."""
+
+    maps: Made
+    tally: Tally
+    points_H: NDArray[np.int64]
+    by_area: bool
+
+    @staticmethod
+    def of(maps: Made, plan: Any, *, by_area: bool) -> Drawing:
+        """Return samples of the points `plan(tally)` of each stratum."""
+        tally = Tally(Sizes(maps.areas), np.zeros(maps.classes, np.int64), np.zeros(maps.classes))
+        for ids, areas in zip(maps.mapped, maps.areas, strict=True):
+            tally.add(ids, ids, areas.of(window_of(ids)))
+        return Drawing(maps, tally, plan(tally), by_area)
+
+    def sample(self, seed: int) -> Estimates:
+        """Return the estimates of one sample."""
+        maps, tally = self.maps, self.tally
+        chances, kept = tally.chances(self.points_H), Reservoirs(maps.classes, self.points_H, seed)
+        for number, (ids, areas) in enumerate(zip(maps.mapped, maps.areas, strict=True)):
+            for first in range(0, ids.shape[1], WINDOW):
+                part = ids[:, first : first + WINDOW]
+                window = Window(0, first, *part.shape)
+                chance = chances.of(part, areas.of(window)) if self.by_area else None
+                kept.add(number, window, part, part, chance)
+        pixels = kept.drawn(self.points_H)
+        size, reference = np.zeros(len(pixels)), np.zeros(len(pixels), np.int64)
+        for number, areas in enumerate(maps.areas):
+            of = pixels.raster == number
+            size[of] = areas.at(pixels.row[of], pixels.col[of])
+            reference[of] = maps.reference[number][0, pixels.col[of]]
+        names = tuple(map(str, range(maps.classes)))
+        probability = chances.of(pixels.stratum, size) if self.by_area else None
+        found = Sample(
+            classes=names,
+            strata=names,
+            area_H=tally.area_H,
+            pixels_H=tally.pixels_H,
+            stratum_N=pixels.stratum,
+            mapped_N=pixels.mapped,
+            reference_N=reference,
+            size_N=size,
+            mapped_area_K=tally.mapped_area_K,
+            probability_N=probability,
         )
-    )  # fmt: skip
+        return estimates(found)
 
 
 def holds(figure: Figure, truth: float) -> bool:
@@ -118,9 +147,9 @@ def holds(figure: Figure, truth: float) -> bool:
 def coverage(maps: Made, plan: Any, draws: int, *, by_area: bool) -> NDArray[np.float64]:
     """Return the share of samples whose intervals hold the figures of `Made.truth`."""
     truth, last = maps.truth(), maps.classes - 1
-    found = []
+    found, drawing = [], Drawing.of(maps, plan, by_area=by_area)
     for seed in range(draws):
-        one = drawn(maps, plan, seed, by_area=by_area)
+        one = drawing.sample(seed)
         found.append(
             [
                 holds(*pair)
@@ -204,6 +233,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=100)
     given = parser.parse_args()
+    covers._SLACK = WINDOW  # pixels that are not among the smallest are dropped early
     print("| pixel areas and points | drawn alike: overall | by area: overall | share | user's |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for title, maps, plan in lines():

@@ -59,7 +59,7 @@ class Tally:
             which = np.broadcast_to(size == one, ids_HW.shape)
             ids_N = ids_HW[which]
             pixels = np.bincount(ids_N, minlength=count)[1:]
-            summed: NDArray[np.float64] = pixels * float(area.flat[0])
+            summed = (pixels * area.flat[0]).astype(np.float64)
             if area.size > 1:
                 sizes_N = np.broadcast_to(area, ids_HW.shape)[which]
                 summed = np.bincount(ids_N, sizes_N, count)[1:].astype(np.float64)
