@@ -128,7 +128,7 @@ def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypat
     assert chance[0, -1] == 1  # the largest is taken for certain
     np.testing.assert_allclose(chance[0, :-2] / area[0, :-2], chance[0, 0])
     assert chance.sum() == pytest.approx(4)
-    hits, trials = np.zeros(9), 4000
+    hits, trials = np.zeros(9), 2000
     for seed in range(trials):
         reservoirs = Reservoirs(1, points, seed)
         for col in range(0, 9, 3):
@@ -143,12 +143,12 @@ def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypat
 def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_size_are_drawn_as_before() -> (
     None
 ):
-    """Two maps of one area, pixels of 1 and of 100; accuracy .95 and .8, which points drawn alike mistake."""
-    rng, held = np.random.default_rng(3), []
-    mapped = [rng.integers(0, 2, (1, count)) for count in (30_000, 300)]
+    """Two maps of one area, pixels of 1 and of 25; accuracy .95 and .8, which points drawn alike mistake."""
+    rng, held, large = np.random.default_rng(3), [], 25.0
+    mapped = [rng.integers(0, 2, (1, count)) for count in (10_000, 400)]
     wrong = [rng.random(ids.shape) < share for ids, share in zip(mapped, (0.05, 0.2), strict=True)]
-    areas = [PixelAreas(np.zeros(1), np.zeros(1), np.full((1, 1), size), plane=True) for size in (1.0, 100.0)]
-    truth = 1 - (wrong[0].sum() + 100 * wrong[1].sum()) / 60_000
+    areas = [PixelAreas(np.zeros(1), np.zeros(1), np.full((1, 1), size), plane=True) for size in (1.0, large)]
+    truth = 1 - (wrong[0].sum() + large * wrong[1].sum()) / 20_000
     tally = Tally(Sizes(areas), np.zeros(2, np.int64), np.zeros(2))
     for ids, area in zip(mapped, areas, strict=True):
         tally.add(ids, ids, area.area_RC)
@@ -160,7 +160,7 @@ def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_s
             window = Window(0, 0, *ids.shape)
             kept.add(number, window, ids, ids, chances.of(ids, areas[number].area_RC))
         drawn = kept.drawn(points)
-        size = np.array([1.0, 100.0])[drawn.raster]
+        size = np.array([1.0, large])[drawn.raster]
         err = np.array([wrong[i][0, col] for i, col in zip(drawn.raster, drawn.col, strict=True)])
         found = estimates(
             Sample(
@@ -365,10 +365,10 @@ def test_memory_is_that_of_a_window_and_the_kept_pixels(put: Put, monkeypatch: p
 
 def test_memory_does_not_grow_with_points_times_strata(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covers, "_SLACK", 1 << 10)
-    path, peaks = put("m/a.tif", noise(1, 1200, 1200)), []
-    for words in (["--grid", "2400"], ["--grid", "2400"], ["--grid", "80"]):  # 1 and 900 strata
+    path, peaks = put("m/a.tif", noise(1, 600, 600)), []
+    for words in (["--grid", "1200"], ["--grid", "1200"], ["--grid", "60"]):  # 1 and 400 strata
         tracemalloc.start()
-        main(["sample", str(path), "--points", "4000", "--overwrite", *words, "--output", f"{path}.gpkg"])
+        main(["sample", str(path), "--points", "1500", "--overwrite", *words, "--output", f"{path}.gpkg"])
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.1 * peaks[1] + (1 << 20)
