@@ -2,7 +2,7 @@
 
     python -m studies.accuracy_intervals [--draws 2000] [--seeds 100]
 
-Each line has maps of equal areas. A class is a stratum, and each pixel's reference class is drawn once with
+Each line has maps of equal areas, 95 and 80 % right where nothing else is said. A class is a stratum, and each pixel's reference class is drawn once with
 its map's accuracy. Samples are drawn by the program's own `Tally`, `Reservoirs` and `estimates`; "drawn
 alike" draws the pixels of a stratum with one probability, as was done before. The last line runs `accuracy
 sample` and `accuracy estimate` on two files, pixels of 1 m and of 10 m, for `--seeds` seeds; 0 leaves it out.
@@ -181,9 +181,9 @@ def lines() -> list[tuple[str, Made, Any]]:
     two, four, six = [0.5, 0.5], [0.4, 0.3, 0.2, 0.1], [0.3, 0.25, 0.2, 0.1, 0.1, 0.05]
     return [
         ("alike, 600 points", made(rng, [1, 1], [0.95, 0.8], two), proportional(600)),
-        ("1:100, 600 points", made(rng, [1, 100], [0.95, 0.8], two), proportional(600)),
-        ("1:100, 600 points", made(rng, [1, 100], [0.95, 0.7], two), proportional(600)),
-        ("1:100, 600 points", made(rng, [1, 100], [0.95, 0.9], two), proportional(600)),
+        ("1:100, 95 and 80 % right, 600 points", made(rng, [1, 100], [0.95, 0.8], two), proportional(600)),
+        ("1:100, 95 and 70 % right, 600 points", made(rng, [1, 100], [0.95, 0.7], two), proportional(600)),
+        ("1:100, 95 and 90 % right, 600 points", made(rng, [1, 100], [0.95, 0.9], two), proportional(600)),
         ("1:100, 4 strata × 150", made(rng, [1, 100], [0.95, 0.8], four), each(150)),
         ("1:25, 6 strata × 50", made(rng, [1, 25], [0.95, 0.8], six), each(50)),
         ("1:16, 6 strata × 100", made(rng, [1, 16], [0.95, 0.8], six), each(100)),

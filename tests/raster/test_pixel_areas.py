@@ -38,7 +38,7 @@ PLACES = [  # PROJ inverts Robinson to centimetres, with steps at each 5 degrees
     ("EPSG:6933", 15, 60, 20.0),
 ]
 _STRETCHED = ("EPSG:4087", "ESRI:54001", "ESRI:54019", "EPSG:6933", "EPSG:4326", "EPSG:4267")
-"""CRSs that stretch one direction, so that turned pixels are rhomboids on the ground; Robinson's are always."""
+"""CRSs that stretch one direction: turned pixels are rhomboids on the ground; Robinson's are always."""
 TURNED = {
     "north-up": Affine.scale(1, -1),
     "south-up": Affine.scale(1, 1),
