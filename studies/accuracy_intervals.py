@@ -2,10 +2,11 @@
 
     python -m studies.accuracy_intervals [--draws 2000] [--seeds 100]
 
-Each line has maps of equal areas, 95 and 80 % right where nothing else is said. A class is a stratum, and each pixel's reference class is drawn once with
-its map's accuracy. Samples are drawn by the program's own `Tally`, `Reservoirs` and `estimates`; "drawn
-alike" draws the pixels of a stratum with one probability, as was done before. The last line runs `accuracy
-sample` and `accuracy estimate` on two files, pixels of 1 m and of 10 m, for `--seeds` seeds; 0 leaves it out.
+Each line has maps of equal areas, 95 and 80 % right where nothing else is said. A class is a stratum, and each
+pixel's reference class is drawn once with its map's accuracy. Samples are drawn by the program's own `Tally`,
+`Reservoirs` and `estimates`; "drawn alike" draws the pixels of a stratum with one probability, as was done
+before. The last line runs `accuracy sample` and `accuracy estimate` on two files, pixels of 1 m and of 10 m, for
+`--seeds` seeds; 0 leaves it out.
 """
 
 from __future__ import annotations
