@@ -1,4 +1,8 @@
-"""Coordinate reference systems: metres per unit, and comparison of CRSs by the position of pixels."""
+"""Coordinate reference systems: metres per unit, and comparison of CRSs by the position of pixels.
+
+Distances on the ground are those on the CRS's own ellipsoid: coordinates are converted to longitude and
+latitude, and these to positions in space, which have no seam at 180 degrees and none at the poles.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.warp import transform
 
@@ -21,28 +27,101 @@ _ELLIPSOID = re.compile(
     r'(?:,\s*LENGTHUNIT\["[^"]*",\s*([\d.eE+-]+))?'
 )
 """In WKT: the equatorial radius, the inverse flattening (0 of a sphere), and metres of their unit."""
+_NEAR = 0.005
+"""Largest deviation of a projection's unit from the ground with which it is taken."""
+_STEP = 1000.0
+"""Metres over which the ground is measured: some 1e-9 of them are lost in rounding, 1e-9 by curvature."""
 _APART = 1000.0
 """Units between two points of a parallel, whose longitudes tell a Mercator projection's scale."""
 
 
-def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
-    """Return the metres on the ground of one CRS unit along x and along y, at the coordinate y.
+def unit_metres(crs: CRS, x: float, y: float) -> NDArray[np.float64] | None:
+    """Return a (2, 2) matrix that converts CRS units at a place to metres on the ground.
 
-    Geographic CRSs and Mercator projections are measured on a sphere of the ellipsoid's equatorial radius;
-    other projections by their unit, which differs from the ground by a few percent at most in their area of
-    use. None if the CRS has no unit, or the latitude is beyond the poles (coordinates of another CRS).
+    Geographic CRSs and Mercator projections are measured on a sphere of the ellipsoid's equatorial radius.
+    The unit of another projection is taken where it is within 0.5 % of the ground in all directions;
+    elsewhere the ground is measured, with the first axis along x. None if the CRS has no unit, or the
+    latitude is beyond the poles (coordinates of another CRS).
     """
     if is_mercator(crs):
         return _mercator_metres(crs, y)
     if crs.is_projected:
-        metres = float(crs.linear_units_factor[1])
-        return (metres, metres) if metres > 0 else None
+        return _projected_metres(crs, x, y)
     if not crs.is_geographic:
         return None
     radians, axes = float(crs.units_factor[1]), ellipsoid_axes(crs)
     if axes is None or radians <= 0 or not abs(y * radians) < math.pi / 2:
         return None
-    return axes[0] * radians * math.cos(y * radians), axes[0] * radians
+    return np.diag([axes[0] * radians * math.cos(y * radians), axes[0] * radians])
+
+
+def _projected_metres(crs: CRS, x: float, y: float) -> NDArray[np.float64] | None:
+    metres = float(crs.linear_units_factor[1])
+    if not metres > 0:
+        return None
+    plain: NDArray[np.float64] = np.eye(2) * metres
+    along = ground_vectors(crs, np.array([[x, y]]))
+    if along is None or not np.isfinite(along).all():
+        return plain
+    (one, other) = along[0]
+    length = math.hypot(*one)
+    across = math.hypot(*np.cross(one, other))
+    measured = np.array([[length, one @ other / length], [0.0, across / length]])
+    stretch = np.linalg.svd(measured, compute_uv=False) / metres
+    return plain if (np.abs(stretch - 1) <= _NEAR).all() else measured
+
+
+def ground_vectors(crs: CRS, xy_N2: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return (N, 2, 3) metres in space of one unit along x and one along y, at places of a CRS.
+
+    From differences over 1 km on the CRS's ellipsoid. NaN where the CRS has no longitude and latitude; None
+    if its ellipsoid or unit is unknown.
+    """
+    axes = ellipsoid_axes(crs)
+    factor = float((crs.units_factor if crs.is_geographic else crs.linear_units_factor)[1])
+    if axes is None or not factor > 0:
+        return None
+    step = _STEP / (factor * (axes[0] if crs.is_geographic else 1.0))
+    offsets = step / 2 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+    around_N42 = xy_N2[:, np.newaxis, :] + offsets
+    if crs.is_geographic:
+        radians_N42 = around_N42 * factor
+        radians_N42[~(np.abs(xy_N2[:, 1] * factor) <= math.pi / 2)] = np.nan
+    else:
+        degrees = CRS.from_dict(proj="longlat", a=axes[0], b=axes[1], no_defs=True)
+        radians_N42 = np.radians(_converted(crs, degrees, around_N42))
+    space_N43 = _in_space(radians_N42, *axes)
+    return (space_N43[:, 0::2] - space_N43[:, 1::2]) / step
+
+
+def _converted(source: CRS, target: CRS, xy_NP2: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Convert groups of P coordinates; NaN for groups that PROJ refuses, which it does for a whole call."""
+    set_up_gdal()
+    flat = xy_NP2.reshape(-1, 2)
+    try:
+        moved = np.stack(transform(source, target, flat[:, 0], flat[:, 1])[:2], axis=-1)
+    except FAULTS:
+        if len(xy_NP2) == 1:
+            return np.full(xy_NP2.shape, np.nan)
+        middle = len(xy_NP2) // 2
+        halves = (_converted(source, target, part) for part in (xy_NP2[:middle], xy_NP2[middle:]))
+        return np.concatenate([*halves])
+    return np.where(np.isfinite(moved), moved, np.nan).reshape(xy_NP2.shape)
+
+
+def _in_space(radians: NDArray[np.float64], equatorial: float, polar: float) -> NDArray[np.float64]:
+    """Return (..., 3) geocentric metres of (..., 2) longitudes and latitudes (EPSG method 9602)."""
+    longitude, latitude = radians[..., 0], radians[..., 1]
+    squared = 1 - (polar / equatorial) ** 2
+    normal = equatorial / np.sqrt(1 - squared * np.sin(latitude) ** 2)
+    return np.stack(
+        [
+            normal * np.cos(latitude) * np.cos(longitude),
+            normal * np.cos(latitude) * np.sin(longitude),
+            normal * (1 - squared) * np.sin(latitude),
+        ],
+        axis=-1,
+    )
 
 
 def is_mercator(crs: CRS) -> bool:
@@ -50,19 +129,24 @@ def is_mercator(crs: CRS) -> bool:
 
     Includes Web Mercator and variants with a parallel of true scale; excludes transverse and oblique ones.
     """
-    return bool(crs.is_projected) and _is_mercator(crs.to_wkt())
+    return bool(crs.is_projected) and projection_of(crs) in ("merc", "webmerc")
+
+
+def projection_of(crs: CRS) -> str:
+    """Return PROJ's name of a projection, such as `utm`; empty if PROJ has none."""
+    return _projection(crs.to_wkt())
 
 
 @lru_cache(maxsize=1024)
-def _is_mercator(wkt: str) -> bool:
-    """Return `is_mercator` from WKT, cached: for some CRSs PROJ searches its database for milliseconds."""
-    return CRS.from_wkt(wkt).to_dict().get("proj") in ("merc", "webmerc")
+def _projection(wkt: str) -> str:
+    """Return `projection_of` from WKT, cached: for some CRSs PROJ searches its database for milliseconds."""
+    return str(CRS.from_wkt(wkt).to_dict().get("proj", ""))
 
 
-def _mercator_metres(crs: CRS, y: float) -> tuple[float, float] | None:
+def _mercator_metres(crs: CRS, y: float) -> NDArray[np.float64] | None:
     """Return metres per unit from the longitudes of two points of the parallel; respects lat_ts and k_0.
 
-    The projection is conformal, so both values are equal.
+    The projection is conformal, so both directions are equal.
     """
     if (axes := ellipsoid_axes(crs)) is None:
         return None
@@ -76,7 +160,7 @@ def _mercator_metres(crs: CRS, y: float) -> tuple[float, float] | None:
         return None
     radians = math.radians(abs(math.remainder(east - west, 360)))
     metres = axes[0] * math.cos(math.radians(latitude)) * radians / _APART
-    return (metres, metres) if metres > 0 else None
+    return np.eye(2) * metres if metres > 0 else None
 
 
 def ellipsoid_axes(crs: CRS) -> tuple[float, float] | None:

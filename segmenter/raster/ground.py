@@ -112,17 +112,16 @@ def extent_text(info: RasterInfo) -> str:
 def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
     """Return the metres from row to row and from column to column, at the raster's centre.
 
-    In a geographic CRS they differ by the cosine of the latitude. None if the raster has no transform or CRS,
+    In degrees they differ by the cosine of the latitude. None if the raster has no transform or CRS,
     or `unit_metres` is None.
     """
     if info.crs is None or info.transform is None:
         return None
     move = info.transform
-    _, y = move @ (info.size.width / 2, info.size.height / 2)
-    if (metres := unit_metres(info.crs, y)) is None:
+    centre = move @ (info.size.width / 2, info.size.height / 2)
+    if (metres := unit_metres(info.crs, *centre)) is None:
         return None
-    across, along = metres
-    sides = math.hypot(move.b * across, move.e * along), math.hypot(move.a * across, move.d * along)
+    sides = math.hypot(*(metres @ (move.b, move.e))), math.hypot(*(metres @ (move.a, move.d)))
     return sides if min(sides) > 0 else None
 
 

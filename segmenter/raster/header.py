@@ -164,11 +164,10 @@ def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | No
     """Return the side in metres of a square with the area of a pixel at the raster's centre."""
     if crs is None or transform is None:
         return None
-    _, y = transform @ (size.width / 2, size.height / 2)
-    metres = unit_metres(crs, y)
+    metres = unit_metres(crs, *(transform @ (size.width / 2, size.height / 2)))
     if metres is None:
         return None
-    side = math.sqrt(abs(transform.determinant)) * math.sqrt(metres[0] * metres[1])
+    side = math.sqrt(abs(transform.determinant)) * math.sqrt(abs(np.linalg.det(metres)))
     return side if 0 < side < math.inf else None  # pixels without an area have none
 
 

@@ -6,6 +6,7 @@ full width has the same bits as these rows of the whole raster, whatever its fir
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from rasterio.warp import transform
 
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
-from segmenter.raster.crs_units import is_mercator
+from segmenter.raster.crs_units import ellipsoid_axes, projection_of
 from segmenter.raster.gdal.faults import FAULTS
 from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.header import RasterInfo
@@ -31,8 +32,10 @@ _MARGIN = 2.0
 """Pixels around a window within which polygons are looked for."""
 _ALONG = 33
 """Points along each side of a window that is looked for in another CRS."""
-_EQUAL_AREA = "EPSG:6933"
-"""Lambert's cylindrical projection on WGS 84: parallels and meridians are straight, areas are true."""
+_CYLINDRICAL = ("merc", "webmerc", "eqc", "mill", "cc", "gall", "cea")
+"""Projections whose parallels and meridians are straight, as those of Lambert's are."""
+_STRAIGHT = 10_000.0
+"""Metres: an edge of this length is off its chord by some 1e-4 of it at most in another projection."""
 
 
 def crs_of(text: str) -> CRS:
@@ -162,16 +165,35 @@ def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
     return Outlines(xy, np.array(rings), np.array(polygons), np.array(values, np.int64))
 
 
-def lengths_stretch(crs: CRS) -> bool:
-    """Return True if plane areas in a CRS differ from areas on the ground: degrees, Mercator projections."""
-    return bool(crs.is_geographic) or is_mercator(crs)
+class EqualArea(NamedTuple):
+    """Conversion to coordinates in which plane areas are square metres on the ground.
 
-
-def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Convert (V, 2) coordinates of a CRS to one in which plane areas are square metres on the ground.
-
-    Uses EPSG:6933; not finite for a CRS of another body than Earth. Exact for edges along parallels and
-    meridians of any length (Snyder 1987, Map projections: a working manual, pp. 81-83).
+    Attributes:
+        longest: longest edge that need not be divided, in units of the CRS; None: any, since none is curved.
     """
-    move = between(crs, CRS.from_string(_EQUAL_AREA))
-    return xy if move is None else move(xy)
+
+    move: Move
+    longest: float | None
+
+
+def equal_area(info: RasterInfo) -> EqualArea | None:
+    """Return the conversion for areas of polygons in a raster's CRS; None if its ellipsoid is unknown.
+
+    Degrees and cylindrical projections: Lambert's cylindrical projection, exact for edges along parallels and
+    meridians of any length; others: Lambert's azimuthal projection around the raster's centre (Snyder 1987,
+    Map projections: a working manual, pp. 81-83 and 187-190). Both on the CRS's own ellipsoid.
+    """
+    crs = info.crs
+    if crs is None or info.transform is None or (axes := ellipsoid_axes(crs)) is None:
+        return None
+    body = {"a": axes[0], "b": axes[1], "no_defs": True}
+    if crs.is_geographic or projection_of(crs) in _CYLINDRICAL:
+        move = between(crs, CRS.from_dict(proj="cea", **body))
+        return None if move is None else EqualArea(move, None)
+    centre = np.array([info.transform @ (info.size.width / 2, info.size.height / 2)])
+    to_degrees = between(crs, CRS.from_dict(proj="longlat", **body))
+    longitude, latitude = (centre if to_degrees is None else to_degrees(centre))[0].tolist()
+    if not (math.isfinite(longitude) and math.isfinite(latitude)):
+        return None
+    move = between(crs, CRS.from_dict(proj="laea", lon_0=longitude, lat_0=latitude, **body))
+    return None if move is None else EqualArea(move, _STRAIGHT / float(crs.linear_units_factor[1]))

@@ -54,6 +54,11 @@ def _estimate(request: EstimateRequest) -> int:
     if request.report is not None:
         check_writable(request.report)
     with words_aside(request.json) as answer:
+        if _is_geopackage(points):
+            from segmenter.extras.accuracy.tables import compared
+
+            for line in compared(points, request.keep):
+                warn(line)
         if request.keep:
             from segmenter.extras.accuracy.kept import keep
             from segmenter.extras.accuracy.tables import maps_of
@@ -86,6 +91,10 @@ def _labelled(request: EstimateRequest) -> tuple[Any, str]:
     from segmenter.extras.accuracy.tables import read_areas, read_points, sample_of
 
     path = request.points
+    if request.unit is not None and request.areas is None:
+        raise SegmenterError(
+            f"--unit {request.unit}", "is of the areas in --areas, which is not given", remedy="leave it out"
+        )
     areas = None if request.areas is None else read_areas(request.areas)
     if _is_geopackage(path):
         try:

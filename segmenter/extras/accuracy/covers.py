@@ -1,8 +1,9 @@
 """Classes and strata of the pixels of maps, window by window; -1 where a pixel has none.
 
-Simple random samples of the pixels of each stratum, drawn while windows of rasters pass by. Each pixel gets a
-random number, and each stratum keeps the pixels of its smallest. These are a simple random sample without
-replacement of any size up to what is kept, so that sizes may be settled when all pixels have been counted.
+Samples of the pixels of each stratum, drawn while windows of rasters pass by. Each pixel gets a random number
+U, and each stratum keeps the pixels of the smallest U / (1 - U) (1 - p) / p, where p is the probability with
+which a pixel is to be drawn: Pareto sampling (Rosén 1997, doi 10.1016/S0378-3758(96)00186-3), of fixed size
+and without replacement. With one p for all, these are the pixels of the smallest U, a simple random sample.
 Memory: a window, and the kept pixels.
 """
 
@@ -58,23 +59,36 @@ class Reservoirs:
     """Kept pixels of all strata.
 
     Args:
-        most: pixels to keep of each.
+        most: pixels to keep of each stratum, one number for all or one for each.
         seed: of all random numbers, with the position of the window.
     """
 
-    def __init__(self, strata: int, most: int, seed: int) -> None:
-        self._most, self._seed = most, seed
+    def __init__(self, strata: int, most: int | NDArray[np.int64], seed: int) -> None:
+        self._most_H, self._seed = np.broadcast_to(np.asarray(most), strata), seed
         self._below = np.full(strata + 1, np.inf)
+        self._below[:-1][self._most_H <= 0] = -1.0
         self._below[-1] = -1.0  # of stratum -1: pixels that are left out
         self._parts: list[Pixels] = []
         self._waiting = self._kept = 0
 
     def add(
-        self, raster: int, window: Window, stratum_HW: NDArray[np.int64], mapped_HW: NDArray[np.int64]
+        self,
+        raster: int,
+        window: Window,
+        stratum_HW: NDArray[np.int64],
+        mapped_HW: NDArray[np.int64],
+        probability_HW: NDArray[np.float64] | None = None,
     ) -> None:
-        """Take a window of a raster; stratum -1 leaves a pixel out."""
+        """Take a window of a raster; stratum -1 leaves a pixel out.
+
+        Args:
+            probability_HW: of being drawn; None: that of all pixels of a stratum is the same.
+        """
         spawned = np.random.SeedSequence(self._seed, spawn_key=(raster, window.row, window.col))
         key_N = np.random.default_rng(spawned).random(stratum_HW.size)
+        if probability_HW is not None:
+            wanted_N = probability_HW.reshape(-1)
+            key_N = key_N / (1 - key_N) * ((1 - wanted_N) / wanted_N)
         stratum_N = stratum_HW.reshape(-1)
         chosen = np.flatnonzero(key_N < self._below[stratum_N])
         if not len(chosen):
@@ -96,9 +110,10 @@ class Reservoirs:
     def _drop(self) -> None:
         """Keep the pixels of the smallest numbers of each stratum."""
         pixels, rank_N = _ranked(Pixels.together(self._parts))
-        last = rank_N == self._most - 1
+        most_N = self._most_H[pixels.stratum]
+        last = rank_N == most_N - 1
         self._below[pixels.stratum[last]] = pixels.key[last]
-        self._parts = [pixels.of(rank_N < self._most)]
+        self._parts = [pixels.of(rank_N < most_N)]
         self._waiting = self._kept = len(self._parts[0])
 
     def drawn(self, points_H: NDArray[np.int64]) -> Pixels:

@@ -91,13 +91,19 @@ def _marks(figures: Sequence[Figure], texts: Sequence[str], colour: str, name: s
         "y": [row + shift for row in range(len(figures))],
         "error_x": {
             "type": "data",
-            "array": [0.0 if math.isnan(each.half) else each.half for each in figures],
+            "symmetric": False,
+            "array": [_length(each.high - each.value) for each in figures],
+            "arrayminus": [_length(each.value - each.low) for each in figures],
             "color": colour,
         },
         "marker": {"color": colour, "size": 10},
         "customdata": list(texts),
         "hovertemplate": HOVER,
     }
+
+
+def _length(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
 
 
 def _areas(estimates: Estimates, shown: Shown, table: Table) -> Chart:
@@ -116,11 +122,11 @@ def _areas(estimates: Estimates, shown: Shown, table: Table) -> Chart:
     bars["marker"] = {"color": "#c9ced4"}
     texts = [lines(name, with_interval(area, shown.sign)) for name, area in zip(names, areas, strict=True)]
     marks = _marks(areas, texts, PLAN, "estimate, 95 %", 0.0)
-    top = max([area.value + area.half for area in areas] + [area or 0.0 for area in mapped])
+    top = max([area.high for area in areas] + [area or 0.0 for area in mapped])
     x = axis(f"area{',' * bool(shown.sign)}{shown.sign}", range=[0, 1.05 * top])
     look = layout(ROW * len(areas) + _AXIS, x, names_axis(names), showlegend=True)
     pairs = zip(areas, mapped, strict=True)
-    off = sum(on_map is not None and abs(area.value - on_map) > area.half for area, on_map in pairs)
+    off = sum(on_map is not None and not area.low <= on_map <= area.high for area, on_map in pairs)
     title = "The mapped areas lie in the intervals"
     if off:
         title = f"The mapped area of {counted(off, 'class lies', 'classes lie')} outside the interval"

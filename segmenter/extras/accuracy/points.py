@@ -3,9 +3,11 @@
 | layer | columns |
 | --- | --- |
 | `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row, col, x, y`, `pixel_area` |
-| `strata` | `stratum`, `area`, `unit`, `pixels`, `points` |
+| `strata` | `stratum`, `area`, `unit`, `pixels`, `points`, `drawn` (`by area`) |
 | `classes` | `class`, `area` (on the map), `unit` |
-| `maps` | `map`, `weights` (fingerprint; with commas where several runs made it), `image` (digest of it) |
+| `maps` | `map`, `path` (from the folder of the points), `weights` (of several runs with commas), `image` |
+
+`weights` and `image` of a map are digests: of the weights that made it, and of the image that it is of.
 
 Points are the centres of their pixels, in the maps' CRS, or in EPSG:4326 if they have several. Without
 georeference they have the coordinates that QGIS gives such an image: the column, and the row, negative.
@@ -14,6 +16,7 @@ georeference they have the coordinates that QGIS gives such an image: the column
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,6 +67,9 @@ def _widget(fields: ET.Element, name: str, kind: str) -> ET.Element:
 
 POINTS, STRATA, CLASSES, MAPS = "points", "strata", "classes", "maps"
 """Names of the layers."""
+BY_AREA = "by area"
+"""How points were drawn, in the field `drawn`; files of earlier versions, without it, have all pixels
+alike."""
 _DEGREES = "EPSG:4326"
 
 
@@ -75,6 +81,7 @@ class Sampled:
         pixels_H, area_H, points_H: of each stratum.
         unit: `m2`, or `px` without georeference.
         stratum_N, area_N: stratum of each point, and area of its pixel.
+        probability_N: with which each point's pixel was drawn.
     """
 
     classes: tuple[str, ...]
@@ -87,6 +94,7 @@ class Sampled:
     stratum_N: NDArray[np.int64]
     pixels: Pixels
     area_N: NDArray[np.float64]
+    probability_N: NDArray[np.float64]
     infos: Sequence[RasterInfo]
 
 
@@ -98,15 +106,15 @@ def write_points(sampled: Sampled, path: Path) -> None:
     """
     crs, xy = _places(sampled)
     pixels, strata, classes = sampled.pixels, _texts(sampled.strata), _texts(sampled.classes)
-    probability_H = sampled.points_H / sampled.pixels_H
-    count, maps = len(pixels), _texts(shortest_ends(info.path for info in sampled.infos))
+    names = _texts(shortest_ends(info.path for info in sampled.infos))
+    count = len(pixels)
     of_points = {
         "id": np.arange(1, count + 1),
         "stratum": strata[sampled.stratum_N],
         "mapped": classes[pixels.mapped],
         "reference": np.full(count, None, object),
-        "probability": probability_H[sampled.stratum_N],
-        "map": maps[pixels.raster],
+        "probability": sampled.probability_N,
+        "map": names[pixels.raster],
         "row": pixels.row,
         "col": pixels.col,
         "x": xy[:, 0],
@@ -119,15 +127,18 @@ def write_points(sampled: Sampled, path: Path) -> None:
         "unit": np.full(len(strata), sampled.unit, object),
         "pixels": sampled.pixels_H,
         "points": sampled.points_H,
+        "drawn": np.full(len(strata), BY_AREA, object),
     }
     unit_K = np.full(len(classes), sampled.unit, object)
     of_classes = {"class": classes, "area": sampled.mapped_area_K, "unit": unit_K}
+    paths = [os.path.relpath(info.path.absolute(), path.absolute().parent) for info in sampled.infos]
     weights, images = zip(*(_origin_of(info.path) for info in sampled.infos), strict=True)
+    of_maps = {"map": names, "path": _texts(paths), "weights": _texts(weights), "image": _texts(images)}
     with file_aside(path) as aside:
         _write(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), crs)
         _write(aside, STRATA, of_strata)
         _write(aside, CLASSES, of_classes)
-        _write(aside, MAPS, {"map": maps, "weights": _texts(weights), "image": _texts(images)})
+        _write(aside, MAPS, of_maps)
     write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
 
 
@@ -203,15 +214,22 @@ def _places(sampled: Sampled) -> tuple[Any, NDArray[np.float64]]:
     xy = np.zeros((len(pixels), 2))
     for number, info in enumerate(infos):
         of = np.flatnonzero(pixels.raster == number)
-        centres = np.stack([pixels.col[of] + 0.5, pixels.row[of] + 0.5], axis=1)
-        if (move := info.transform) is None:
-            xy[of] = centres * (1, -1)
+        if not len(of):
             continue
-        placed = centres @ np.array([[move.a, move.d], [move.b, move.e]]) + (move.c, move.f)
-        to = None if same_ground(info.crs, crs) else between(info.crs, crs)
-        xy[of] = placed if to is None or not len(of) else to(placed)
+        xy[of] = centres(info, pixels.row[of], pixels.col[of], crs)
         if not np.isfinite(xy[of]).all():
             raise DatasetError(
                 info.path, "has pixels without longitude and latitude", remedy="cut them off (gdalwarp)"
             )
     return crs, xy
+
+
+def centres(info: RasterInfo, row: NDArray[Any], col: NDArray[Any], crs: Any) -> NDArray[np.float64]:
+    """Return the (N, 2) coordinates in a CRS of the centres of a map's pixels."""
+    across, down = np.asarray(col, np.float64) + 0.5, np.asarray(row, np.float64) + 0.5
+    if (move := info.transform) is None:
+        return np.stack([across, -down], axis=1)
+    placed = np.stack([across, down], axis=1) @ np.array([[move.a, move.d], [move.b, move.e]])
+    placed += (move.c, move.f)
+    to = None if same_ground(info.crs, crs) else between(info.crs, crs)
+    return placed if to is None else to(placed)

@@ -44,7 +44,7 @@ class SampleRequest(OverwriteOptions):
     )
     allocation: Allocation = option("proportional", "of points to strata")
     floor: int | None = option(
-        None, "least points of a stratum (default: 50, or half of an equal part)", "N", least=1
+        None, "least points of a stratum, from 2 (default: 50, or half of an equal part)", "N", least=1
     )
     expect: str = option("0.8", "user's accuracies to plan with: 0.8 or building=0.7,road=0.6", "SHARES")
     strata: Path | None = option(

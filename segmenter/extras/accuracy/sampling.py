@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from segmenter.extras.accuracy.covers import (
     Cover,
     GridStrata,
     MapStrata,
+    Pixels,
     Reservoirs,
     Strata,
     beside,
@@ -37,11 +38,12 @@ from segmenter.extras.accuracy.covers import (
 from segmenter.extras.accuracy.estimators import unit_for, whole_area
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import Allocation, SampleRequest
+from segmenter.extras.accuracy.tally import Chances, Sizes, Tally
 from segmenter.extras.vectors.map_files import maps_in
-from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.grid.geometry import Window
 from segmenter.pages.parts import percent
 from segmenter.raster import Raster, RasterInfo, open_raster, outlines, quiet_gdal, raster_info
+from segmenter.raster.pixel_areas import PixelAreas, counted_pixels, pixel_areas
 
 POINTS, FLOOR = 600, 50
 """Defaults. Olofsson et al. 2014 advise 50 to 100 points of each rare class."""
@@ -57,7 +59,7 @@ class Plan:
         weight_H: area of each stratum, in any unit.
         pixels_H: number of its pixels.
         spread_H: S_h of this module's docstring.
-        floor: least points of a stratum; None: `FLOOR`, or half of an equal part if that is fewer.
+        floor: least points of a stratum, at least two; None: `FLOOR`, or half of an equal part if fewer.
     """
 
     weight_H: NDArray[np.float64]
@@ -79,7 +81,7 @@ class Plan:
         self._check(total)
         exact_H = self._exact(total)
         points_H = np.floor(exact_H + 1e-9).astype(np.int64)
-        rest = round(float(exact_H.sum())) - int(points_H.sum())
+        rest = total - int(points_H.sum())
         order = np.lexsort((np.arange(len(exact_H)), points_H - exact_H))  # the largest remainders first
         points_H[order[:rest]] += 1
         return points_H
@@ -113,13 +115,18 @@ class Plan:
         return at(high)
 
     def error(self, points_H: NDArray[np.int64] | NDArray[np.float64]) -> float:
-        """Return the expected standard error of overall accuracy."""
+        """Return the expected standard error of overall accuracy.
+
+        Points are drawn by area, so that each counts the same. Where some pixels are so large that they are
+        taken for certain, the error is smaller.
+        """
         variance_H = (self._part_H * self.spread_H) ** 2 * (1 / points_H - 1 / self.pixels_H)
         return math.sqrt(max(0.0, float(variance_H.sum())))
 
     def size_for(self, error: float) -> int:
         """Return the least number of points that give overall accuracy a standard error."""
-        low, high = int(np.minimum(self.pixels_H, self.floor or _LEAST).sum()) - 1, int(self.pixels_H.sum())
+        floor = max(self.floor or _LEAST, _LEAST)
+        low, high = int(np.minimum(self.pixels_H, floor).sum()) - 1, int(self.pixels_H.sum())
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self.error(self._exact(middle)) <= error else (middle, high)
@@ -156,7 +163,7 @@ def check_strata(pixels_H: NDArray[np.int64], total: int, floor: int | None) -> 
     Raises:
         DatasetError: there are not enough.
     """
-    floor = floor or _LEAST
+    floor = max(floor or _LEAST, _LEAST)
     least, strata = int(np.minimum(pixels_H, floor).sum()), int(np.count_nonzero(pixels_H))
     if total < least:
         raise DatasetError(
@@ -165,13 +172,6 @@ def check_strata(pixels_H: NDArray[np.int64], total: int, floor: int | None) -> 
             got=total,
             remedy="take more points or fewer strata",
         )
-
-
-def most_points(points: int | None, error: float | None, floor: int | None) -> int:
-    """Return the most points that a stratum can get, before anything is known of the strata."""
-    if error is None:
-        return points or POINTS
-    return math.ceil(0.25 / error**2) + (FLOOR if floor is None else floor) + 1
 
 
 _SIDE, _ZOOM = 129, 4
@@ -219,6 +219,8 @@ _MOST_SHARED = 0.01
 """Share of a map that another may cover: corners moved to another CRS are not exact."""
 _LISTED = 20
 """Strata that are listed."""
+_UNLIKE = 1.1
+"""Ratio of pixel areas from which on it is said."""
 _ORDER = 1 << 31
 """Key of the random order of points, other than those of maps."""
 
@@ -236,7 +238,17 @@ def sample(request: SampleRequest) -> list[str]:
     check_writable(output)
     quiet_gdal()
     frame = _frame(maps_in(request.maps), request)
-    tally, reservoirs = _pass(frame, request)
+    with tqdm(
+        total=2 * sum(info.size.pixels for info in frame.infos),
+        unit="px",
+        unit_scale=True,
+        disable=no_bar(),
+    ) as bar:
+        return _sample(frame, request, bar)
+
+
+def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
+    tally = _counted(frame, request, bar)
     present = np.flatnonzero(tally.pixels_H)
     if not len(present):
         raise DatasetError(
@@ -256,9 +268,14 @@ def sample(request: SampleRequest) -> list[str]:
     )
     wanted = np.zeros(frame.strata.count, np.int64)
     wanted[present] = points_H
-    drawn = reservoirs.drawn(wanted)
+    chances = tally.chances(wanted)
+    drawn = _drawn(frame, request, chances, wanted, bar)
     mixed = np.random.default_rng(np.random.SeedSequence(request.seed, spawn_key=(_ORDER,)))
     drawn = drawn.of(mixed.permutation(len(drawn)))  # so that nobody labels stratum by stratum
+    area_N = np.zeros(len(drawn))
+    for number, areas in enumerate(frame.areas):
+        of = drawn.raster == number
+        area_N[of] = areas.at(drawn.row[of], drawn.col[of])
     sampled = Sampled(
         classes=frame.names,
         strata=titles,
@@ -269,13 +286,19 @@ def sample(request: SampleRequest) -> list[str]:
         points_H=points_H,
         stratum_N=np.searchsorted(present, drawn.stratum),
         pixels=drawn,
-        area_N=np.array([frame.areas[i][row] for i, row in zip(drawn.raster, drawn.row, strict=True)]),
+        area_N=area_N,
+        probability_N=chances.of(drawn.stratum, area_N),
         infos=frame.infos,
     )
+    output = request.output
     if request.chips is not None:
         write_chips(sampled, request.chips, output.with_suffix(".chips"))
     write_points(sampled, output)
     lines = _account(sampled, tally.outside)
+    if tally.sizes.unlike > _UNLIKE:
+        lines.append(
+            f"pixels differ in area by up to {tally.sizes.unlike:.3g} times: drawn in proportion to it"
+        )
     error = plan.error(points_H)
     return [
         *lines,
@@ -288,12 +311,12 @@ def sample(request: SampleRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Maps that are sampled: headers, classes, strata, and the area of a pixel in each row of each map."""
+    """Maps that are sampled: headers, classes, strata, and the areas of each map's pixels."""
 
     infos: list[RasterInfo]
     names: tuple[str, ...]
     strata: Strata
-    areas: list[NDArray[np.float64]]
+    areas: list[PixelAreas]
     unit: str
 
 
@@ -312,7 +335,7 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
             names = cover.names
             infos.append(cover.info)
     _check_apart(infos)
-    areas = [pixel_square_metres(info) for info in infos]
+    areas = [pixel_areas(info) for info in infos]
     known = [area for area in areas if area is not None]
     if 0 < len(known) < len(areas):
         wrong = next(info.path for info, area in zip(infos, areas, strict=True) if area is None)
@@ -326,7 +349,7 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
         strata = MapStrata(request.strata)
     elif request.grid is not None:
         strata = GridStrata(request.grid, infos)
-    pixels = [np.ones(info.size.height) for info in infos]
+    pixels = [counted_pixels() for _ in infos]
     return _Frame(infos, names, strata, known or pixels, "m2" if known else "px")
 
 
@@ -356,51 +379,42 @@ def _check_apart(infos: Sequence[RasterInfo]) -> None:
 # ---------------------------------------------------------------------------------------------- pixels
 
 
-@dataclass
-class _Tally:
-    """Pixels and area of each stratum, area of each class, and number of pixels in no stratum."""
-
-    pixels_H: NDArray[np.int64]
-    area_H: NDArray[np.float64]
-    mapped_area_K: NDArray[np.float64]
-    outside: int = 0
-
-    def add(self, stratum_HW: NDArray[np.int64], mapped_HW: NDArray[np.int64], row_area: Any) -> None:
-        """Count a window; -1 is no stratum, and then also no class."""
-        ids, classes = stratum_HW.reshape(-1) + 1, mapped_HW.reshape(-1) + 1
-        alike = bool((row_area == row_area[0]).all())
-        weights = None if alike else np.repeat(row_area, stratum_HW.shape[1])
-        factor = row_area[0] if alike else 1.0
-        self.pixels_H += (pixels_H := np.bincount(ids, minlength=len(self.pixels_H) + 1)[1:])
-        area_H = pixels_H if alike else np.bincount(ids, weights, len(self.area_H) + 1)[1:]
-        self.area_H += area_H * factor
-        self.mapped_area_K += np.bincount(classes, weights, len(self.mapped_area_K) + 1)[1:] * factor
+def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> Tally:
+    """Read each map, and count its pixels."""
+    tally = Tally(Sizes(frame.areas), np.zeros(frame.strata.count, np.int64), np.zeros(len(frame.names)))
+    for number, window, stratum, mapped, outside in _windows(frame, request, bar):
+        tally.outside += outside
+        tally.add(stratum, mapped, frame.areas[number].of(window))
+        if request.error is None:  # early, since there may be many strata
+            check_strata(tally.pixels_H, request.points or POINTS, request.floor)
+    return tally
 
 
-def _pass(frame: _Frame, request: SampleRequest) -> tuple[_Tally, Reservoirs]:
-    """Read each map once."""
-    strata = frame.strata
-    reservoirs = Reservoirs(
-        strata.count, most_points(request.points, request.error, request.floor), request.seed
-    )
-    tally = _Tally(np.zeros(strata.count, np.int64), np.zeros(strata.count), np.zeros(len(frame.names)))
-    total = sum(info.size.pixels for info in frame.infos)
-    with tqdm(total=total, unit="px", unit_scale=True, disable=no_bar()) as bar:
-        for number, info in enumerate(frame.infos):
-            bar.set_description(info.path.name)
-            older = _older(request, info.path)
-            with Cover(info.path, older) as cover, strata.opened(number, info.path, info):
-                for window in windows(info):
-                    mapped = cover.read(window)
-                    stratum = np.where(mapped >= 0, strata.read(window, mapped), -1)
-                    tally.outside += int(np.count_nonzero((mapped >= 0) & (stratum < 0)))
-                    mapped = np.where(stratum >= 0, mapped, -1)
-                    tally.add(stratum, mapped, frame.areas[number][window.row : window.row_stop])
-                    if request.error is None:  # early, since kept pixels grow with the strata
-                        check_strata(tally.pixels_H, request.points or POINTS, request.floor)
-                    reservoirs.add(number, window, stratum, mapped)
-                    bar.update(window.size.pixels)
-    return tally, reservoirs
+def _drawn(
+    frame: _Frame, request: SampleRequest, chances: Chances, points_H: NDArray[np.int64], bar: Any
+) -> Pixels:
+    """Read each map again, and draw points of each stratum."""
+    reservoirs = Reservoirs(frame.strata.count, points_H, request.seed)
+    for number, window, stratum, mapped, _ in _windows(frame, request, bar):
+        chance = chances.of(stratum, frame.areas[number].of(window))
+        reservoirs.add(number, window, stratum, mapped, chance)
+    return reservoirs.drawn(points_H)
+
+
+def _windows(
+    frame: _Frame, request: SampleRequest, bar: Any
+) -> Iterator[tuple[int, Window, NDArray[np.int64], NDArray[np.int64], int]]:
+    """Yield number of the map, window, strata and classes (-1: none), and mapped pixels in no stratum."""
+    for number, info in enumerate(frame.infos):
+        bar.set_description(info.path.name)
+        older = _older(request, info.path)
+        with Cover(info.path, older) as cover, frame.strata.opened(number, info.path, info):
+            for window in windows(info):
+                mapped = cover.read(window)
+                stratum = np.where(mapped >= 0, frame.strata.read(window, mapped), -1)
+                outside = int(np.count_nonzero((mapped >= 0) & (stratum < 0)))
+                yield number, window, stratum, np.where(stratum >= 0, mapped, -1), outside
+                bar.update(window.size.pixels)
 
 
 def _account(sampled: Sampled, outside: int) -> list[str]:

@@ -1,28 +1,30 @@
 """Plain tables of a sample: points with stratum, mapped and reference class, and the area of each stratum.
 
-points.csv: stratum,mapped,reference[,pixel_area]     a row for each point; no reference: not labelled
+points.csv: stratum,mapped,reference[,pixel_area[,probability]]
+                                                      a row for each point; no reference: not labelled
 areas.csv:  stratum,area[,pixels]                     a row for each stratum
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, counted, shortened
 from segmenter.base.files import read_regular
+from segmenter.extras.accuracy.checks import check_counts, check_maps, check_once, check_points, check_weights
 from segmenter.extras.accuracy.estimators import Sample, Unit
-from segmenter.extras.accuracy.points import CLASSES, POINTS, STRATA
+from segmenter.extras.accuracy.points import CLASSES, MAPS, POINTS, STRATA
 from segmenter.extras.vectors.features import check_kind, check_tables
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.pages.parts import percent
@@ -33,6 +35,27 @@ _LAYERS = {
     CLASSES: ("class", "area"),
 }
 """Layers, and the fields that are read; the first is a text, as are `mapped`, `reference` and `unit`."""
+
+
+def compared(path: Path, given: Sequence[Path]) -> list[str]:
+    """Compare points with their maps where these are at hand; return lines about those that are not.
+
+    Args:
+        given: maps, and folders of maps, to look in, too.
+
+    Raises:
+        DatasetError: a point is not as its map is there, or the file is damaged.
+    """
+    with _reading(path):
+        found = _layer(path, POINTS, ("mapped",))
+        if not all(name in found for name in ("map", "row", "col")):
+            return []
+        crs = pyogrio.read_info(path, layer=POINTS)["crs"]
+        paths = {}
+        if MAPS in [str(name) for name, _ in pyogrio.list_layers(path)]:
+            maps = _layer(path, MAPS, ("map", "path"))
+            paths = dict(zip(_texts(maps["map"]), _texts(maps["path"]), strict=True))
+    return check_maps(path, found, crs, paths, given)
 
 
 def maps_of(path: Path) -> dict[str, list[tuple[int, int, str]]]:
@@ -55,7 +78,9 @@ def _labels(path: Path, ids: list[int]) -> list[str]:
     check_kind(path)
     layer = str(pyogrio.list_layers(path)[0, 0])
     found = _layer(path, layer, ("ID", "Label"))
-    labels = dict(zip(map(int, found["ID"]), _texts(found["Label"]), strict=True))
+    numbers = [int(number) for number in found["ID"]]
+    check_once([f"{path}, feature {fid}" for fid in found["fid"]], [f"ID {number}" for number in numbers])
+    labels = dict(zip(numbers, _texts(found["Label"]), strict=True))
     if strange := sorted(labels.keys() - set(ids)):
         raise DatasetError(
             path, expected="points of the sample", got=f"ID {strange[0]}", remedy="is it of another sample?"
@@ -73,34 +98,23 @@ def read_labelled(
         labels: file of AcATaMa with the labels; None: they are in `reference`.
 
     Raises:
-        DatasetError: a file is damaged or lacks a layer or field, points were added, or a point does not
-            fit the others.
+        DatasetError: a file is damaged or lacks a layer or field, points were copied, moved or added, or a
+        point
+            does not fit the others.
     """
     check_kind(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # GDAL's remarks on what is refused below
-            found, strata, classes = (_layer(path, *each) for each in _LAYERS.items())
+    with _reading(path):
+        found, strata, classes = (_layer(path, *each) for each in _LAYERS.items())
         size = np.asarray(found["pixel_area"], np.float64)
         area_H, area_K = (np.asarray(layer["area"], np.float64) for layer in (strata, classes))
-        numbers = found.get("id", found["fid"])
-        if added := [fid for fid, number in zip(found["fid"], numbers, strict=True) if number != number]:
-            raise _added(path, f"point {added[0]}")
-        ids = [int(number) for number in numbers]
-        _check_places(path, found)
-        labelled = found["reference"] if labels is None else _labels(labels, ids)
         pixels, drawn = ([int(count) for count in strata[name]] for name in ("pixels", "points"))
-    except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
-        why = shortened(" ".join(str(error).split()), 200)
-        raise DatasetError(
-            path, f"cannot be read: {why}", remedy="is it whole, as `accuracy sample` wrote it?"
-        ) from None
+        ids = check_points(path, found, sum(drawn))
+        labelled = found["reference"] if labels is None else _labels(labels, ids)
     stratum, mapped, reference = map(_texts, (found["stratum"], found["mapped"], labelled))
-    places = [f"{path}, point {fid}" for fid in found["fid"]]
+    places = [f"{path}, point {number}" for number in ids]
     names, known = _texts(strata["stratum"]), _texts(classes["class"])
-    missing = _missing(path, stratum, dict(zip(names, drawn, strict=True)))
-    if wrong := [fid for fid, area in zip(found["fid"], size, strict=True) if not 0 < area < np.inf]:
-        raise _added(path, f"point {wrong[0]}")
+    counts = dict(zip(names, drawn, strict=True))
+    missing = _missing(path, stratum, counts)
     if not ((area_H > 0).all() and np.isfinite(area_H).all()):
         raise DatasetError(
             f"{path}: layer {STRATA}", expected="an area of each stratum", remedy="is it whole?"
@@ -109,6 +123,17 @@ def read_labelled(
         raise DatasetError(
             f"{path}: layer {CLASSES}", expected="the classes of the map", got="none", remedy="is it whole?"
         )
+    probability = None
+    if "drawn" in strata:
+        there = Counter(stratum)
+        with _reading(path):
+            given = np.asarray(found["probability"], np.float64)
+        pairs = zip(area_H.tolist(), drawn, strict=True)
+        check_weights(path, found, stratum, given, dict(zip(names, pairs, strict=True)))
+        probability = [
+            chance * there[name] / counts.get(name, 1)  # what has no stratum is refused below
+            for chance, name in zip(given.tolist(), stratum, strict=True)
+        ]
     if areas is None:
         of_pixels = dict(zip(names, pixels, strict=True))
         areas = Areas(dict(zip(names, area_H.tolist(), strict=True)), of_pixels)
@@ -117,36 +142,23 @@ def read_labelled(
             raise DatasetError(
                 f"{path}: layer {STRATA}", expected=f"unit {', '.join(get_args(Unit))}", got=unit
             )
-    points = Points(places, stratum, mapped, reference, size.tolist())
+    points = Points(places, stratum, mapped, reference, size.tolist(), probability)
     sample = sample_of(points, areas, known, dict(zip(known, area_K.tolist(), strict=True)), missing)
     return sample, unit or ""
 
 
-def _added(path: Path, point: str) -> DatasetError:
-    return DatasetError(
-        f"{path}, {point}",
-        expected="points that were drawn",
-        got="one without number or area",
-        remedy="remove those that were added",
-    )
-
-
-def _check_places(path: Path, found: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse points that were moved: their labels are of other pixels than those that were drawn."""
-    if "x" not in found or "y" not in found:  # of an earlier version
-        return
-    geometry_N = shapely.from_wkb(found["geometry"])
-    here_N2 = np.stack([shapely.get_x(geometry_N), shapely.get_y(geometry_N)], axis=1)
-    drawn_N2 = np.stack([found["x"], found["y"]], axis=1).astype(np.float64)
-    same_N = np.isclose(here_N2, drawn_N2, rtol=1e-9, atol=1e-9).all(axis=1)
-    for number in np.flatnonzero(~same_N)[:1]:
-        at, drawn = (f"{x:.10g}, {y:.10g}" for x, y in (here_N2[number], drawn_N2[number]))
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise faults of a GeoPackage's content as a DatasetError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # GDAL's remarks on what is refused below
+            yield
+    except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
+        why = shortened(" ".join(str(error).split()), 200)
         raise DatasetError(
-            f"{path}, point {found['fid'][number]}",
-            expected=f"it where it was drawn, at {drawn}",
-            got=at,
-            remedy="move it back, or remove it",
-        )
+            path, f"cannot be read: {why}", remedy="is it whole, as `accuracy sample` wrote it?"
+        ) from None
 
 
 def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
@@ -162,6 +174,7 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
             remedy="label a copy of the whole file, or take tables (points.csv --areas areas.csv)",
         )
     meta, fids, wkb, values = pyogrio.raw.read(path, layer=layer, return_fids=True)
+    check_counts(path, layer, len(fids))
     fields = dict(zip(map(str, meta["fields"]), values, strict=True))
     if missing := [name for name in columns if name not in fields]:
         got = shortened(", ".join(fields), 100) or "none"
@@ -201,6 +214,7 @@ class Points:
 
     Attributes:
         size: area of each point's pixel.
+        probability: with which each point's pixel was drawn; None: alike for all pixels of a stratum.
     """
 
     place: Sequence[str]
@@ -208,6 +222,7 @@ class Points:
     mapped: Sequence[str]
     reference: Sequence[str]
     size: Sequence[float]
+    probability: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -222,13 +237,22 @@ def read_points(path: Path) -> Points:
     """Read a table of points.
 
     Raises:
-        DatasetError: a column is missing, or a pixel's area is no positive number.
+        DatasetError: a column is missing, a pixel's area or probability is no positive number, or an id
+        occurs
+            twice.
     """
     rows = _rows(path, ("stratum", "mapped", "reference"))
     sized = bool(rows) and "pixel_area" in rows[0]
     size = [_number(path, row, "pixel_area") if sized else 1.0 for row in rows]
     stratum, mapped, reference = ([row[name] for row in rows] for name in ("stratum", "mapped", "reference"))
-    return Points([f"{path}, line {row['']}" for row in rows], stratum, mapped, reference, size)
+    places = [f"{path}, line {row['']}" for row in rows]
+    if rows and "id" in rows[0]:
+        numbered = [(place, f"id {row['id']}") for place, row in zip(places, rows, strict=True) if row["id"]]
+        check_once([place for place, _ in numbered], [key for _, key in numbered])
+    probability = None
+    if rows and "probability" in rows[0]:
+        probability = [_number(path, row, "probability", most=1.0) for row in rows]
+    return Points(places, stratum, mapped, reference, size, probability)
 
 
 def read_areas(path: Path) -> Areas:
@@ -282,15 +306,16 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     return rows
 
 
-def _number(path: Path, row: Mapping[str, str], column: str) -> float:
+def _number(path: Path, row: Mapping[str, str], column: str, most: float = math.inf) -> float:
     try:
         value = float(row[column])
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
+    if not (0 < value < math.inf and value <= most):
+        up_to = "" if most == math.inf else f", at most {most:g}"
         raise DatasetError(
             f"{path}, line {row['']}",
-            expected=f"{column} to be a number above 0",
+            expected=f"{column} to be a number above 0{up_to}",
             got=f"{shortened(row[column], 60)!r}",
             remedy="correct it, or leave the row out",
         )
@@ -343,9 +368,19 @@ def sample_of(
         size_N=np.array([points.size[i] for i in labelled], np.float64),
         mapped_area_K=np.array([mapped_area.get(name, math.nan) for name in classes], np.float64),
         unlabelled=len(points.reference) - len(labelled) + removed,
+        probability_N=_probability(points, labelled),
     )
     _check_points(sample)
     return sample
+
+
+def _probability(points: Points, labelled: list[int]) -> NDArray[np.float64] | None:
+    """Return the probability with which the pixel of each labelled point was drawn and labelled."""
+    if points.probability is None:
+        return None
+    there, left = Counter(points.stratum), Counter(points.stratum[i] for i in labelled)
+    share = {name: left[name] / count for name, count in there.items()}
+    return np.array([points.probability[i] * share[points.stratum[i]] for i in labelled], np.float64)
 
 
 def _check_known(

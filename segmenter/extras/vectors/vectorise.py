@@ -37,7 +37,8 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
-from segmenter.raster.polygons import lengths_stretch, on_equal_area, outlines_of
+from segmenter.raster.pixel_areas import counted_pixels, pixel_areas
+from segmenter.raster.polygons import equal_area, outlines_of
 
 
 @dataclass(frozen=True)
@@ -210,15 +211,16 @@ class Slivers:
         self._count = 0
         self._last: tuple[Strip, int, NDArray[np.bool_]] | None = None
 
-    def add(self, strip: Strip, area_H: NDArray[np.float64], sides: tuple[float, float]) -> None:
+    def add(self, strip: Strip, area_HW: NDArray[np.float64], sides: tuple[float, float]) -> None:
         """Add the next strip.
 
         Args:
-            area_H: area of a pixel in each row.
+            area_HW: area of each pixel, or one for all of a row or of the strip: (H,), (H, 1) or (1, 1).
             sides: width and height of a pixel, in the same unit.
         """
         offset, labels_HW = self._count, strip.labels
-        weights = np.repeat(area_H, labels_HW.shape[1])
+        area_HW = area_HW if area_HW.ndim == 2 else area_HW[:, np.newaxis]
+        weights = np.broadcast_to(area_HW, labels_HW.shape).ravel()
         area_C = np.asarray(np.bincount(labels_HW.ravel(), weights, strip.count + 1), np.float64)
         small_C = area_C < self._least
         width, height = sides
@@ -458,13 +460,11 @@ def _classes(one: WrittenMap, options: PolygonOptions, bar: Any) -> Iterator[NDA
     if not options.min_area:
         return None
     info = one.info
-    area_H = pixel_square_metres(info)
-    if area_H is None:
-        area_H = np.ones(info.size.height)
+    areas = pixel_areas(info) or counted_pixels()
     slivers = Slivers(options.min_area)
     for window in row_strips(info.size, STRIP_PIXELS):
-        rows, _ = window.slices()
-        slivers.add(components(window, one.read(window)[0]), area_H[rows], pixel_sides(info) or (1.0, 1.0))
+        strip: Strip = components(window, one.read(window)[0])
+        slivers.add(strip, areas.of(window), pixel_sides(info) or (1.0, 1.0))
         bar.update(window.size.pixels)
     return slivers.classes()
 
@@ -516,18 +516,19 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Calla
 def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64] | None:
     """Return the area of each polygon in square metres; None if the CRS does not measure the ground.
 
-    For degrees and Mercator projections it is computed in an equal-area projection, else in the plane.
+    It is that on the plane of a projection where `pixel_areas` are, else that in an equal-area projection.
     """
-    crs = info.crs
-    if crs is None or info.transform is None:
+    crs, of_pixels = info.crs, pixel_areas(info)
+    if crs is None or of_pixels is None:
         return None
-    if lengths_stretch(crs):
-        equal = shapely.transform(shape_P, lambda xy: on_equal_area(crs, xy))
-        areas: NDArray[np.float64] = shapely.area(equal)
-        return None if np.isnan(areas).any() else areas
-    if not crs.is_projected:
+    if of_pixels.plane:
+        return np.asarray(shapely.area(shape_P)) * float(crs.linear_units_factor[1]) ** 2
+    if (equal := equal_area(info)) is None:
         return None
-    return np.asarray(shapely.area(shape_P)) * float(crs.linear_units_factor[1]) ** 2
+    if equal.longest is not None:
+        shape_P = shapely.segmentize(shape_P, equal.longest)
+    areas: NDArray[np.float64] = shapely.area(shapely.transform(shape_P, equal.move))
+    return None if np.isnan(areas).any() else areas
 
 
 def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
@@ -538,13 +539,3 @@ def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
     turn = np.array([[move.a, move.d], [move.b, move.e]])
     moved: NDArray[Any] = shapely.transform(shape_P, lambda xy: xy @ turn + (move.c, move.f))
     return moved
-
-
-def pixel_square_metres(info: RasterInfo) -> NDArray[np.float64] | None:
-    """Return the area of a pixel in each row of a map, at its middle column; None if unknown."""
-    rows, middle = np.arange(info.size.height), info.size.width // 2
-    if info.crs is not None and info.crs.is_projected and not lengths_stretch(info.crs):
-        rows = rows[:1]  # all are alike
-    cells = shapely.box(middle, rows, middle + 1, rows + 1)
-    area = square_metres(on_the_ground(np.atleast_1d(cells), info), info)
-    return None if area is None else np.broadcast_to(area, info.size.height)

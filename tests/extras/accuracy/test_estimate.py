@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,19 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.accuracy.__main__ import main
-from segmenter.extras.accuracy.estimators import Estimates, Figure, Sample, estimates, unit_for, with_interval
+from segmenter.extras.accuracy.estimators import (
+    Estimates,
+    Figure,
+    Sample,
+    effective_points,
+    estimates,
+    remarks,
+    unit_for,
+    with_interval,
+)
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.geopackage import changed
+from tests.helpers.refusals import refused
 
 OLOFSSON = np.array([[66, 0, 5, 4], [0, 55, 8, 12], [1, 0, 153, 11], [2, 1, 9, 313]])
 """Table 8 of Olofsson et al. 2014: deforestation, forest gain, stable forest, stable non-forest."""
@@ -169,6 +180,63 @@ def test_a_known_area_and_a_census_have_no_error_and_figures_without_points_are_
     assert found.shares[2].value == 0
 
 
+def test_where_no_error_is_met_the_interval_is_wilsons_and_never_of_no_width() -> None:
+    for count in (10, 50, 400):
+        classes = np.repeat([0, 1], count)
+        found = estimates(sample(classes, classes, classes, [900.0, 100.0], classes=3))
+        kish = 1 / (0.9**2 / count + 0.1**2 / count)
+        assert found.overall.low == pytest.approx(kish / (kish + 1.96**2))
+        assert found.users[0].low == pytest.approx(count / (count + 1.96**2))
+        assert (found.overall.high, found.users[0].high) == (1, 1)
+        unseen = 0.9 * 1.96**2 / (count + 1.96**2)
+        assert (found.shares[1].high - 0.1, found.producers[1].low) == pytest.approx(
+            (unseen, 0.1 / (0.1 + unseen))
+        )
+        assert found.shares[2].high == pytest.approx(
+            1.96**2 / (kish + 1.96**2)
+        )  # a class that no point shows
+        figures = (found.overall, *found.shares, *found.users[:2], *found.producers[:2])
+        assert all(each.half > 0 and "± 0" not in with_interval(each) for each in figures)
+    census = estimates(sample([0, 0, 1], [0, 0, 1], [0, 0, 1], [2.0, 1.0], pixels=[2, 1], classes=2))
+    assert [each.half for each in (census.overall, *census.shares, *census.producers)] == [0] * 5
+
+
+def test_wilsons_bound_holds_where_errors_are_seldom_met() -> None:
+    """Samples of 60 of which 1 % are wrong: more than half meet no error; ± 0 would hold in none of those."""
+    rng = np.random.default_rng(1)
+    held, zero = [], np.zeros(60, np.intp)
+    for wrong in rng.binomial(60, 0.01, 500):
+        reference = np.where(np.arange(60) < wrong, 1, 0)
+        overall = estimates(sample(zero, zero, reference, [1.0], classes=2)).overall
+        held.append((wrong == 0, overall.low <= 0.99 <= overall.high))
+    none, holds = np.transpose(held)
+    assert holds[none].all()
+    assert none.mean() > 0.5
+
+
+def test_an_error_in_a_small_stratum_does_not_hide_that_the_large_one_shows_none() -> None:
+    mapped = np.repeat([0, 1], [50, 40])
+    reference = np.where(np.arange(90) < 85, mapped, 0)
+    overall = estimates(sample(mapped, mapped, reference, [97.0, 3.0], classes=2)).overall
+    assert 1 - overall.low > 0.97 * 1.96**2 / (50 + 1.96**2)
+
+
+def test_few_points_that_stand_for_much_area_are_said_and_probabilities_mend_them() -> None:
+    size = np.repeat([1.0, 100.0], [297, 3])
+    zero = np.zeros(300, np.intp)
+    reference = (np.arange(300) % 10 == 0).astype(np.intp)
+    alike = sample(zero, zero, reference, [3e4], classes=2, size=size)
+    assert effective_points(alike, np.ones(300, np.bool_)) < 15
+    assert any("count as" in line and line.startswith("stratum 0") for line in remarks(estimates(alike)))
+    by_area = replace(alike, probability_N=size / 1e4)
+    assert effective_points(by_area, np.ones(300, np.bool_)) == pytest.approx(300)
+    found = estimates(by_area)
+    assert found.overall.value == pytest.approx(0.9)
+    assert not any("count as" in line for line in remarks(found))
+    mean = 0.9 * 0.1 / 299
+    assert found.overall.se == pytest.approx(np.sqrt(mean), rel=0.01)  # all but (1 - p)
+
+
 POINTS = (
     "stratum,mapped,reference\n" + "wet,water,water\n" * 40 + "wet,water,land\n" * 5 + "dry,land,land\n" * 50
 )
@@ -199,12 +267,17 @@ def test_tables_give_the_figures_as_json_and_known_pixels_narrow_the_intervals(
     water = next(each for each in found["classes"] if each["name"] == "water")
     assert water["users"]["value"] == pytest.approx(40 / 45)
     assert water["users"]["se"] == pytest.approx(np.sqrt(40 / 45 * 5 / 45 / 44))
-    assert water["producers"] == {"value": 1, "se": 0, "low": 1, "high": 1}
+    assert (water["producers"]["value"], water["producers"]["se"]) == (1, 0)
+    unseen = 9700 * 1.96**2 / (50 + 1.96**2)  # no water in 50 points of dry land
+    assert water["producers"]["low"] == pytest.approx(300 * 40 / 45 / (300 * 40 / 45 + unseen))
+    se = 300 * np.sqrt(40 / 45 * 5 / 45 / 44)
+    ends = [100 * (300 * 40 / 45 + side) for side in (-1.96 * se, np.hypot(1.96 * se, unseen))]
+    assert [water["area"]["low"], water["area"]["high"]] == pytest.approx(ends)
     assert found["unit"] == "ha"
     assert water["area"]["value"] == pytest.approx(300 * 100 * 40 / 45)
     assert water["mapped_area"] is None  # strata are no classes
     assert np.sum(found["matrix"]) == pytest.approx(1)
-    assert found["sentences"][1].startswith("water 267 ± 28 km²")
+    assert found["sentences"][1] == "water 267 (239–959) km² (95 %)"
     assert [line.partition(":")[0] for line in found["remarks"]] == ["land", "water"]
 
     points = table("p.csv", POINTS)
@@ -363,6 +436,83 @@ def test_mistakes_in_a_geopackage_end_in_one_line(drawn: Path, statement: str) -
     assert (
         str(drawn) in str(raised.value) or "stratum" in str(raised.value) or "reference" in str(raised.value)
     )
+
+
+@pytest.mark.parametrize(
+    ("statement", "where", "got"),
+    [
+        ("update points set id = 1 where fid = 3", "point", "id 1"),
+        ("update points set (row, col, map) = (select row, col, map from points where fid = 1) where fid = 3",
+         "point 3", "the pixel in row"),
+        ("update points set id = 99 where fid = 3", "point 3", "99"),
+        ("update points set id = 2.5 where fid = 3", "point 3", "id 2"),
+        ("update points set row = null where fid = 3", "point 3", "an empty cell"),
+        ("update points set col = -1 where fid = 3", "point 3", "-1"),
+        ("update points set map = '' where fid = 3", "point 3", "an empty cell"),
+        ("update points set probability = null where fid = 3", "point 3", "an empty cell"),
+        ("update points set probability = probability / 2 where fid = 3", "point 3", None),
+        ("update points set pixel_area = pixel_area * 1e6 where fid = 3", "point 3", None),
+        ("update points set pixel_area = pixel_area * 1e6", "stratum", None),
+        ("update points set pixel_area = 1e6 where stratum = 'road'", "stratum road", None),
+        ("update points set mapped = 'water' where mapped = 'land'", "point", "'water'"),
+        ("update points set mapped = null, reference = null where fid = 3", "point 3", "''"),
+        ("update points set row = row + 1 where fid = 3", "point 3", None),
+        ("update points set x = null where fid = 3", "point 3", None),
+    ],
+)  # fmt: skip
+def test_copied_moved_and_edited_points_are_refused_by_number(
+    drawn: Path, statement: str, where: str, got: str | None
+) -> None:
+    changed(drawn, statement)
+    with refused(DatasetError, where=f"{drawn}", **({} if got is None else {"got": got})) as raised:
+        main(["estimate", str(drawn)])
+    assert where in str(raised.value.where)
+
+
+def test_rows_that_were_put_in_behind_the_count_are_refused(drawn: Path) -> None:
+    copied = "stratum, mapped, reference, probability, map, row, col, x, y, pixel_area, geom"
+    changed(
+        drawn,
+        "drop trigger trigger_insert_feature_count_points",
+        f"insert into points (id, {copied}) select 61, {copied} from points where fid = 1",
+    )
+    with refused(DatasetError, where="layer points", got=61):
+        main(["estimate", str(drawn)])
+
+
+def test_points_without_their_map_at_hand_are_said_not_to_be_compared(drawn: Path, capsys: Any) -> None:
+    assert main(["estimate", str(drawn)]) == 0
+    assert "not compared" not in capsys.readouterr().err
+    (drawn.parent / "a.tif").rename(drawn.parent / "moved.tif")
+    assert main(["estimate", str(drawn)]) == 0
+    assert "not compared" in capsys.readouterr().err
+    changed(drawn, "update points set mapped = 'water' where mapped = 'land'")
+    assert main(["estimate", str(drawn)]) == 0
+    (drawn.parent / "maps").mkdir()
+    (drawn.parent / "moved.tif").rename(drawn.parent / "maps" / "a.tif")
+    with refused(DatasetError, got="'water'"):
+        main(["estimate", str(drawn), "--keep", str(drawn.parent / "maps")])
+
+
+def test_a_unit_without_areas_to_apply_to_is_refused(drawn: Path) -> None:
+    with refused(SegmenterError, where="--unit km2"):
+        main(["estimate", str(drawn), "--unit", "km2"])
+
+
+def test_a_table_of_points_takes_their_probabilities_and_refuses_copies(table: Any, capsys: Any) -> None:
+    areas = table("a.csv", AREAS)
+    rows = POINTS.splitlines()
+    head = rows[0] + ",id,pixel_area,probability\n"
+    lines = [f"{row},{i},{1 + i % 2},{0.01 * (1 + i % 2)}" for i, row in enumerate(rows[1:])]
+    by_area = estimated(capsys, table("p.csv", head + "\n".join(lines)), "--areas", areas)
+    alike = estimated(capsys, table("q.csv", POINTS), "--areas", areas)
+    assert by_area["overall"]["value"] == pytest.approx(alike["overall"]["value"])
+    assert by_area["overall"]["se"] < alike["overall"]["se"]  # by the pixels that are known
+    with refused(DatasetError, where="line 97", got="id 3"):
+        main(["estimate", str(table("r.csv", head + "\n".join([*lines, lines[3]]))), "--areas", str(areas)])
+    wrong = [*lines[:-1], lines[-1].rpartition(",")[0] + ",1.5"]
+    with refused(DatasetError, where="line 96", got="1.5"):
+        main(["estimate", str(table("s.csv", head + "\n".join(wrong))), "--areas", str(areas)])
 
 
 def test_a_damaged_geopackage_is_refused(drawn: Path) -> None:

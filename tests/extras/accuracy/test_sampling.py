@@ -20,6 +20,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from tests.helpers.geopackage import changed
+from tests.helpers.refusals import refused
 
 pytest.importorskip("pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'")
 import pyogrio
@@ -27,7 +28,10 @@ import pyogrio
 from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.__main__ import main
 from segmenter.extras.accuracy.covers import Reservoirs
+from segmenter.extras.accuracy.estimators import Sample, estimates
 from segmenter.extras.accuracy.sampling import Plan
+from segmenter.extras.accuracy.tally import Sizes, Tally
+from segmenter.raster.pixel_areas import PixelAreas
 
 NAMES = ("water", "Wald ¼", "road")
 METRES = rasterio.Affine(2.0, 0, 368_000, 0, -2.0, 5_808_000)
@@ -112,6 +116,70 @@ def test_kept_pixels_are_a_uniform_sample_of_each_stratum_without_replacement(mo
         np.testing.assert_allclose(shares, probability, atol=5 * np.sqrt(0.25 / trials))
 
 
+def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypatch: Any) -> None:
+    monkeypatch.setattr("segmenter.extras.accuracy.covers._SLACK", 1)
+    area = np.array([[1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 9.0, 60.0]])
+    stratum = np.zeros(area.shape, np.int64)
+    sizes = PixelAreas(np.zeros(1), np.arange(9.0), area, plane=True)
+    tally = Tally(Sizes([sizes]), np.zeros(1, np.int64), np.zeros(1))
+    tally.add(stratum, stratum, area)
+    points = np.array([4])
+    chance = tally.chances(points).of(stratum, area)
+    assert chance[0, -1] == 1  # the largest is taken for certain
+    np.testing.assert_allclose(chance[0, :-2] / area[0, :-2], chance[0, 0])
+    assert chance.sum() == pytest.approx(4)
+    hits, trials = np.zeros(9), 2000
+    for seed in range(trials):
+        reservoirs = Reservoirs(1, points, seed)
+        for col in range(0, 9, 3):
+            part = (slice(None), slice(col, col + 3))
+            reservoirs.add(0, Window(0, col, 1, 3), stratum[part], stratum[part], chance[part])
+        drawn = reservoirs.drawn(points)
+        assert len(set(drawn.col.tolist())) == 4
+        hits[drawn.col] += 1
+    np.testing.assert_allclose(hits / trials, chance[0], atol=0.03)  # Pareto's are within 0.02 of four points
+
+
+def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_size_are_drawn_as_before() -> (
+    None
+):
+    """Two maps of one area, pixels of 1 and of 25; accuracy .95 and .8, which points drawn alike mistake."""
+    rng, held, large = np.random.default_rng(3), [], 25.0
+    mapped = [rng.integers(0, 2, (1, count)) for count in (10_000, 400)]
+    wrong = [rng.random(ids.shape) < share for ids, share in zip(mapped, (0.05, 0.2), strict=True)]
+    areas = [PixelAreas(np.zeros(1), np.zeros(1), np.full((1, 1), size), plane=True) for size in (1.0, large)]
+    truth = 1 - (wrong[0].sum() + large * wrong[1].sum()) / 20_000
+    tally = Tally(Sizes(areas), np.zeros(2, np.int64), np.zeros(2))
+    for ids, area in zip(mapped, areas, strict=True):
+        tally.add(ids, ids, area.area_RC)
+    points = np.array([100, 100])
+    chances = tally.chances(points)
+    for seed in range(400):
+        kept = Reservoirs(2, points, seed)
+        for number, ids in enumerate(mapped):
+            window = Window(0, 0, *ids.shape)
+            kept.add(number, window, ids, ids, chances.of(ids, areas[number].area_RC))
+        drawn = kept.drawn(points)
+        size = np.array([1.0, large])[drawn.raster]
+        err = np.array([wrong[i][0, col] for i, col in zip(drawn.raster, drawn.col, strict=True)])
+        found = estimates(
+            Sample(
+                *(("a", "b"), ("a", "b"), tally.area_H, tally.pixels_H, drawn.stratum, drawn.mapped),
+                *(np.where(err, 1 - drawn.mapped, drawn.mapped), size, np.full(2, np.nan)),
+                probability_N=chances.of(drawn.stratum, size),
+            )
+        )
+        held.append(found.overall.low <= truth <= found.overall.high)
+    assert 0.93 <= np.mean(held) <= 0.97
+
+    alike, one = Reservoirs(2, 50, 5), Reservoirs(2, np.array([50, 50]), 5)
+    window = Window(0, 0, *mapped[0].shape)
+    alike.add(0, window, mapped[0], mapped[0])
+    one.add(0, window, mapped[0], mapped[0], np.full(mapped[0].shape, 0.003))
+    sets = [set(each.drawn(np.array([50, 50])).col.tolist()) for each in (alike, one)]
+    assert sets[0] == sets[1]
+
+
 def plan(allocation: Any, floor: int | None = None, spread: Any = None) -> Plan:
     """The planning example of Olofsson et al. 2014, table 5."""
     users = np.array([0.70, 0.60, 0.90, 0.95])
@@ -137,6 +205,24 @@ def test_points_add_up_keep_the_floor_and_reach_the_wished_error(allocation: Any
     size = one.size_for(0.012)
     assert one.error(one.points(size)) == pytest.approx(0.012, rel=0.01)
     assert size == (floor or 2) * 4 or one.error(one.points(size - 40)) > 0.012
+
+
+@pytest.mark.parametrize("floor", [None, 1, 2, 3])
+@pytest.mark.parametrize("allocation", ["proportional", "equal", "neyman"])
+def test_the_points_are_as_many_as_asked_for_or_refused(allocation: Any, floor: int | None) -> None:
+    rng = np.random.default_rng(7)
+    for strata in (1, 2, 5, 11):
+        pixels = rng.integers(1, 60, strata)
+        one = Plan(pixels * rng.uniform(1, 9, strata), pixels, rng.random(strata), allocation, floor)
+        least = int(np.minimum(pixels, max(floor or 2, 2)).sum())
+        for total in range(1, pixels.sum() + 2):
+            if least <= total <= pixels.sum():
+                points = one.points(total)
+                assert points.sum() == total
+                assert (points <= pixels).all()
+            else:
+                with refused(DatasetError, where="--points", got=total):
+                    one.points(total)
 
 
 def test_strata_that_are_expected_to_be_right_get_points_and_small_ones_are_taken_whole() -> None:
@@ -275,6 +361,17 @@ def test_memory_is_that_of_a_window_and_the_kept_pixels(put: Put, monkeypatch: p
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.02 * peaks[1] + (1 << 16)
+
+
+def test_memory_does_not_grow_with_points_times_strata(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(covers, "_SLACK", 1 << 10)
+    path, peaks = put("m/a.tif", noise(1, 600, 600)), []
+    for words in (["--grid", "1200"], ["--grid", "1200"], ["--grid", "60"]):  # 1 and 400 strata
+        tracemalloc.start()
+        main(["sample", str(path), "--points", "1500", "--overwrite", *words, "--output", f"{path}.gpkg"])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.1 * peaks[1] + (1 << 20)
 
 
 def test_the_form_offers_the_classes_and_hides_what_the_map_says(put: Put, tmp_path: Path) -> None:
