@@ -120,11 +120,11 @@ def write_points(sampled: Sampled, path: Path) -> None:
     }
     unit_K = np.full(len(classes), sampled.unit, object)
     of_classes = {"class": classes, "area": sampled.mapped_area_K, "unit": unit_K}
+    write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
     with file_aside(path) as aside:
         _write(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), crs)
         _write(aside, STRATA, of_strata)
         _write(aside, CLASSES, of_classes)
-    write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
 
 
 def _texts(names: Sequence[str]) -> NDArray[Any]:
