@@ -16,7 +16,15 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import row_strips
-from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, leftovers, open_raster, raster_info, read_label
+from segmenter.raster import (
+    RasterInfo,
+    RasterSpec,
+    RasterWriter,
+    leftovers,
+    open_raster,
+    raster_info,
+    read_label,
+)
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.header import names_of, order_of
 from segmenter.tiles.index import STRIP_PIXELS

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from segmenter.base.addresses import masked
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError
 from segmenter.base.invocation import ToolParser
 
 Kind = TypeVar("Kind")

@@ -10,9 +10,7 @@ from datasets.leaks import _area, _common
 Points = NDArray[np.float64]
 
 
-def rectangle(
-    rng: np.random.Generator, corner: Points, turn: float, pixel: float, most: int = 400
-) -> Points:
+def rectangle(rng: np.random.Generator, corner: Points, turn: float, pixel: float, most: int = 400) -> Points:
     """Corners of a scene of some hundred pixels, from its upper left one on, turned about that."""
     width, height = pixel * rng.integers(1, most, 2)
     across, down = np.array([np.cos(turn), np.sin(turn)]), np.array([np.sin(turn), -np.cos(turn)])
@@ -22,7 +20,7 @@ def rectangle(
 @pytest.mark.parametrize("pixel", [0.02, 0.05, 1.0, 10.0, 1e-6])
 @pytest.mark.parametrize("turned", [False, True], ids=["north up", "turned"])
 def test_common_ground_is_that_of_another_clipper(pixel: float, turned: bool) -> None:
-    """Also at a common corner, along a common side, and where both are one; mirrored rasters run backwards."""
+    """Also at a common corner, along a common side, and where both are one; mirrored ones run backwards."""
     rng = np.random.default_rng(7)
     for _ in range(300):
         place = rng.uniform(-1, 1, 2) * (180 if pixel < 1e-3 else 7e6)
@@ -45,6 +43,8 @@ def test_a_chip_of_a_scene_is_wholly_common_at_any_corner_and_scenes_that_adjoin
         across, down = scene[1] - scene[0], scene[3] - scene[0]
         a, b = sorted(rng.choice([0, *rng.uniform(0, 1, 3), 1], 2, replace=False))
         c, d = sorted(rng.choice([0, *rng.uniform(0, 1, 3), 1], 2, replace=False))
-        chip = scene[0] + np.array([[x * across + y * down] for x, y in ((a, c), (b, c), (b, d), (a, d))])[:, 0]
+        chip = (
+            scene[0] + np.array([[x * across + y * down] for x, y in ((a, c), (b, c), (b, d), (a, d))])[:, 0]
+        )
         assert _area(_common(chip, scene)) == pytest.approx(_area(chip), rel=1e-5)
         assert _area(_common(scene + across, chip)) <= 1e-6 * _area(scene)

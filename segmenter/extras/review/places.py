@@ -54,7 +54,7 @@ def write_table(places: Sequence[Place], columns: Columns, path: Path) -> None:
         SegmenterError: the file cannot be written.
     """
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
+    rows = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # also names with line breaks
     rows.writerow(["rank", "scene", "row", "col", "height", "width", *columns])
     for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), 1):
         own = place.window
