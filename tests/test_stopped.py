@@ -114,16 +114,16 @@ def test_what_no_killed_call_wrote_is_kept_and_an_error_leaves_nothing(tmp_path:
 
 def test_of_two_calls_at_once_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
-    with alone_writing(path):
-        with refused(SegmenterError, where=path), alone_at(path, overwrite=True, remedy="no"):
-            raise AssertionError("two are at work")
+    second = alone_at(path, overwrite=True, remedy="no")
+    with alone_writing(path), refused(SegmenterError, where=path), second:
+        raise AssertionError("two are at work")
     assert names(tmp_path) == []
 
 
 def test_a_folder_has_maps_of_one_run_at_a_time(tmp_path: Path) -> None:
-    with of_one_run(tmp_path, "a" * 64), of_one_run(tmp_path, "a" * 64):
-        with refused(SegmenterError, where=tmp_path), of_one_run(tmp_path, "b" * 64):
-            raise AssertionError("two runs are at work")
+    one, same, other = (of_one_run(tmp_path, letter * 64) for letter in "aab")
+    with one, same, refused(SegmenterError, where=tmp_path), other:
+        raise AssertionError("two runs are at work")
     kill(
         "from pathlib import Path\nfrom segmenter.mapping.folder.state import of_one_run\n"
         f"with of_one_run(Path({str(tmp_path)!r}), 'c' * 64): os.getppid()",

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.explain is None:
                 check_writable(page)
                 remedy = "nothing is written over; name another by --output or --page"
-                stack.enter_context(alone_at(recipe, page, remedy=remedy))
+                stack.enter_context(alone_at(recipe, page, remedy=remedy, kind=ConfigError))
             seen = look(given.data, given.labels)
             choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
             if given.explain is None:

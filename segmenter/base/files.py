@@ -470,7 +470,13 @@ def alone_in(folder: Path) -> Iterator[str | None]:
 
 
 @contextlib.contextmanager
-def alone_at(path: Path, *earlier: Path, overwrite: bool = False, remedy: str) -> Iterator[None]:
+def alone_at(
+    path: Path,
+    *earlier: Path,
+    overwrite: bool = False,
+    remedy: str,
+    kind: type[SegmenterError] = SegmenterError,
+) -> Iterator[None]:
     """Keep other calls from a command's output files in the block, and refuse files that exist.
 
     The lock of a killed call stays: what that call wrote `earlier` is then written anew. After an error, such
@@ -481,6 +487,7 @@ def alone_at(path: Path, *earlier: Path, overwrite: bool = False, remedy: str) -
         earlier: files that it writes before that one.
         overwrite: True: existing files are replaced.
         remedy: advice if a file exists.
+        kind: class of that error.
 
     Raises:
         SegmenterError: a file exists, another process is at work, or the folder is not writable.
@@ -490,7 +497,7 @@ def alone_at(path: Path, *earlier: Path, overwrite: bool = False, remedy: str) -
         own = [each for each in earlier if killed or not os.path.lexists(each)]
         for each in () if overwrite else (path, *(each for each in earlier if each not in own)):
             if os.path.lexists(each):
-                raise SegmenterError(each, "exists already", remedy=remedy)
+                raise kind(each, "exists already", remedy=remedy)
         try:
             yield
         except BaseException:
