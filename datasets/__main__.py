@@ -266,7 +266,8 @@ def _stitch(given: _StitchOptions) -> int:
     from .stitch import find_parts, stitch
 
     parts = find_parts(given.pattern)
-    size = stitch(parts, given.columns, given.free(given.output))
+    with given.alone_at(given.output):
+        size = stitch(parts, given.columns, given.output)
     say(f"{plain(str(given.output))}: {size} pixels from {len(parts)} parts")
     return 0
 

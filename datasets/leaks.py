@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -172,15 +171,11 @@ def _apart(one: Scene, other: Scene) -> bool:
 
 def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
     """Return the common share of the smaller scene's area; 0 if the scenes only adjoin."""
-    origin = ground_a[0]  # float32 would lose centimetres of coordinates of a country
-    polygons = [(ground - origin).astype(np.float32) for ground in (ground_a, ground_b)]
-    area, common_V12 = cv2.intersectConvexConvex(*polygons)
-    if area <= 0 or common_V12 is None:
+    common = _common(ground_a, ground_b)
+    areas = [_area(ground) for ground in (ground_a, ground_b)]
+    area = _area(common)
+    if area <= 0:
         return 0.0
-    areas, common = (
-        [cv2.contourArea(polygon) for polygon in polygons],
-        common_V12[:, 0].astype(np.float64) + origin,
-    )
     assert a.info is not None, "what has an outline has a header"
     assert b.info is not None, "what has an outline has a header"
     pixel = max(np.sqrt(area / info.size.pixels) for area, info in zip(areas, (a.info, b.info), strict=True))
@@ -194,6 +189,40 @@ def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
             return 0.0
         area *= float(both.mean())
     return float(area / min(areas))
+
+
+def _common(subject: Points, clip: Points) -> Points:
+    """Return the common polygon of two convex ones, (N, 2); empty if there is none.
+
+    Each side of one cuts the other (Sutherland and Hodgman 1974, doi 10.1145/360767.360802), in float64 from
+    a corner of theirs: in float32 a common corner of small pixels is lost.
+    """
+    origin = clip[0]
+    polygon, clip = subject - origin, clip - origin
+    if _doubled(clip) < 0:
+        clip = clip[::-1]
+    for start, end in zip(clip, np.roll(clip, -1, axis=0), strict=True):
+        if not len(polygon):
+            break
+        edge, away = end - start, polygon - start
+        inside = edge[0] * away[:, 1] - edge[1] * away[:, 0]  # > 0: left of the side
+        after, beyond = np.roll(polygon, -1, axis=0), np.roll(inside, -1)
+        crossing = (inside < 0) != (beyond < 0)
+        share = np.divide(inside, inside - beyond, out=np.zeros(len(inside)), where=crossing)
+        cuts = polygon + share[:, None] * (after - polygon)
+        corners = np.stack((polygon, cuts), axis=1)  # each corner, then the cut on the way to the next one
+        polygon = corners[np.stack((inside >= 0, crossing), axis=1)]
+    return polygon + origin
+
+
+def _area(polygon: Points) -> float:
+    return abs(_doubled(polygon)) / 2 if len(polygon) > 2 else 0.0
+
+
+def _doubled(polygon: Points) -> float:
+    """Return twice the area; negative if the corners run clockwise. From a corner, for its digits."""
+    x, y = (polygon - polygon[0]).T
+    return float(x @ np.roll(y, -1) - y @ np.roll(x, -1))
 
 
 def _points_in(polygon: Points) -> Points:

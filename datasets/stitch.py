@@ -16,7 +16,15 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import row_strips
-from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, open_raster, raster_info, read_label
+from segmenter.raster import (
+    RasterInfo,
+    RasterSpec,
+    RasterWriter,
+    leftovers,
+    open_raster,
+    raster_info,
+    read_label,
+)
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.header import names_of, order_of
 from segmenter.tiles.index import STRIP_PIXELS
@@ -37,6 +45,8 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool = True) -> Size:
     """Write the parts, in row-major order, as one GeoTIFF; palettes become colours. Return its size.
+
+    For one process at a time for each output (`base.files.alone_at`).
 
     Parts of a row must have equal heights, parts of a column equal widths: if a scene was cut into thirds,
     sizes may differ by a pixel between rows or columns, but not within one.
@@ -67,6 +77,8 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
         for strip in row_strips(info.size, STRIP_PIXELS)
     ]
     kept = {"dtype": first.dtype, "bands": _band_count(first), "nodata": nodata, **told, **georeference}
+    for left in leftovers(output.parent).get(output.name, ()):  # of killed calls: this one is alone
+        left.unlink(missing_ok=True)
     with RasterWriter(output, size, RasterSpec(**kept)) as out:
         rows = in_threads(
             lambda job: _pixels(job[0], job[2]),

@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 from scipy import fft
 
-from segmenter.evaluation.bootstrap import Interval, _bounds, _units, miou_interval
+from segmenter.evaluation.bootstrap import Interval, _drawn_bounds, _units, _weights, miou_interval
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
@@ -69,8 +69,8 @@ def over_pixels(scenes: list[ConfusionMatrix], rng: np.random.Generator) -> Inte
 
 def finest(scenes: list[ConfusionMatrix]) -> Interval:
     """Return the interval over the smallest blocks."""
-    blocks = [_units(scene.blocks.merged(scene.blocks.side), [0, 1, 2]) for scene in scenes]
-    return Interval(_bounds([np.concatenate(blocks)]), 0)
+    units = np.concatenate([_units(scene.blocks.merged(scene.blocks.side), [0, 1, 2]) for scene in scenes])
+    return Interval(_drawn_bounds([units], _weights(units)), 0)
 
 
 def line(count: int, side: int, reach: int, draws: int) -> str:
@@ -80,7 +80,7 @@ def line(count: int, side: int, reach: int, draws: int) -> str:
     truth = ConfusionMatrix(NAMES, sum(one.counts for scenes in each for one in scenes)).scores(PROTOCOL).miou
     cells, rng = [], np.random.default_rng(0)
     for interval in (lambda s: over_pixels(s, rng), finest, lambda s: miou_interval(s, PROTOCOL)):
-        found = [interval(scenes) for scenes in each]
+        found = [one for scenes in each if (one := interval(scenes)).bounds is not None]
         holds = np.mean([low <= truth <= high for low, high in (one.bounds for one in found)])
         cells.append((holds, np.mean([high - low for low, high in (one.bounds for one in found)])))
     texts = [f"{100 * holds:.0f} % ({100 * width:.1f})" for holds, width in cells]

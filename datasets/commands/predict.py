@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.api.mapping_call import OPTIONS, MappingCall, images_of, mapping_call
 from segmenter.base.errors import DatasetError, extended_error, grouped, plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.machine import return_freed_memory
 from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
 from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.mapping.session import output_folder, quiet_libraries
 
     quiet_libraries()
+    return_freed_memory()
     with output_folder(call.request.output), words_aside(as_json) as answer:
         mapped = _predict(call)
         if as_json:

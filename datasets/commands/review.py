@@ -9,8 +9,9 @@ next label teaches most: `next.csv`, `next.gpkg`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
-from segmenter.base.files import check_writable, make_folder
+from segmenter.base.files import alone_at, check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, option, parsed
 from segmenter.base.terminal import say, warn
@@ -82,22 +83,22 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     judges = judges_of(runs, partial(dataset_of_run, root=request.root))
     for note in dict.fromkeys(note for judge in judges for note in judge.dataset.notes):
         say(plain(note))
-    files = _files(request, "review", (".csv", ".gpkg", ".html"))
     classes = runs[0].classes
-    all_judged = list(judged(judges, request.cell or _CELL))
-    found = findings(all_judged, len(classes), request.most)
-    names = classes.names
-    columns = {
-        "label": [names[each.label] for each in found],
-        "likely": [names[each.likely] for each in found],
-        "wrong_pixels": [round(each.wrong, 1) for each in found],
-        "share": [round(each.share, 4) for each in found],
-    }
-    _write([each.place for each in found], columns, files)
-    if ".html" in files:
-        from segmenter.extras.review.page import write_page
+    with _files(request, "review", (".csv", ".gpkg", ".html")) as files:
+        all_judged = list(judged(judges, request.cell or _CELL))
+        found = findings(all_judged, len(classes), request.most)
+        names = classes.names
+        columns = {
+            "label": [names[each.label] for each in found],
+            "likely": [names[each.likely] for each in found],
+            "wrong_pixels": [round(each.wrong, 1) for each in found],
+            "share": [round(each.share, 4) for each in found],
+        }
+        if ".html" in files:
+            from segmenter.extras.review.page import write_page
 
-        write_page(found, request.run, classes, files[".html"])
+            write_page(found, request.run, classes, files[".html"])
+        _write([each.place for each in found], columns, files)
     for file in files.values():
         say(str(file))
     wrong = sum(each.wrong for each in found)
@@ -108,29 +109,30 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
 def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.extras.review.teaching import spots
 
-    files = _files(request, "next", (".csv", ".gpkg"))
     wanted, apart = request.points or _PLACES, request.apart or _APART
     how = (request.cell or _PLACE, wanted, apart)
-    found = spots(runs, request.unlabelled, *how, insist=request.insist)
-    names = runs[0].classes.names
-    columns = {
-        "score": [round(each.score, 6) for each in found],
-        "doubt": [round(each.doubt, 4) for each in found],
-        "disagreement": [round(each.disagreement, 4) for each in found],
-        "likely": [", ".join(names[k] for k in each.likely) for each in found],
-    }
-    _write([each.place for each in found], columns, files)
+    with _files(request, "next", (".csv", ".gpkg")) as files:
+        found = spots(runs, request.unlabelled, *how, insist=request.insist)
+        names = runs[0].classes.names
+        columns = {
+            "score": [round(each.score, 6) for each in found],
+            "doubt": [round(each.doubt, 4) for each in found],
+            "disagreement": [round(each.disagreement, 4) for each in found],
+            "likely": [", ".join(names[k] for k in each.likely) for each in found],
+        }
+        _write([each.place for each in found], columns, files)
     for file in files.values():
         say(str(file))
     less = f" of {wanted}: no others have data and are {apart} pixels apart" if len(found) < wanted else ""
     say(f"{counted(len(found), 'place')}{less}, to label next")
 
 
-def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[str, Path]:
-    """Return the files to write by ending; say which are left out for lack of an extra.
+@contextlib.contextmanager
+def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> Iterator[dict[str, Path]]:
+    """Yield the files to write by ending, the first one last; say which are left out for lack of an extra.
 
     Raises:
-        SegmenterError: a file exists, or cannot be written.
+        SegmenterError: a file exists, cannot be written, or is being written by another process.
     """
     with failing(SegmenterError, request.output, "cannot make this folder"):
         make_folder(request.output)
@@ -141,19 +143,20 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
         if missing := [name for name in packages if find_spec(name) is None]:
             warn(f"{path.name} is left out: it needs the package {missing[0]}: {installation(extra)}")
             continue
-        if path.exists() and not request.overwrite:
-            raise SegmenterError(path, "exists already", remedy="name another --output, or add --overwrite")
         check_writable(path)
         files[ending] = path
-    return files
+    remedy = "name another --output, or add --overwrite"
+    with alone_at(*files.values(), overwrite=request.overwrite, remedy=remedy):
+        yield files
 
 
 def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path]) -> None:
+    """Write polygons, then the table: a call that was stopped before it goes on when it is given again."""
     from segmenter.extras.review import places as of_places
 
     writers: dict[str, Callable[..., None]] = {
-        ".csv": of_places.write_table,
         ".gpkg": of_places.write_polygons,
+        ".csv": of_places.write_table,
     }
     for ending, write in writers.items():
         if ending in files:

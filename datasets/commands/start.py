@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
     given = parsed(_parser(), _Options, arguments)
     with words_aside(given.json) as answer:
-        from segmenter.base.files import check_writable
+        from segmenter.base.files import alone_at, check_writable
 
         from ..start.like import as_before
         from ..start.look import look
@@ -70,18 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         recipe = given.output or Path(f"{_name(given.data)}.yaml")
         page = given.page or recipe.with_suffix(".html")
-        for path in (recipe, page) if given.explain is None else ():
-            if path.exists() or path.is_symlink():  # before any work is done
-                raise ConfigError(
-                    path, "exists, and nothing is written over", remedy="name another by --output or --page"
-                )
-            check_writable(path)
-        seen, deals = as_before(look(given.data, given.labels), given.like, recipe)
-        choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
-        if given.explain is None:
-            _write(given, choices, recipe, page, deals)
-        else:
-            print(_explained(given.explain, seen, choices))
+        with ExitStack() as stack:
+            if given.explain is None:
+                check_writable(page)
+                remedy = "nothing is written over; name another by --output or --page"
+                stack.enter_context(alone_at(recipe, page, remedy=remedy, kind=ConfigError))
+            seen, deals = as_before(look(given.data, given.labels), given.like, recipe)
+            choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
+            if given.explain is None:
+                _write(given, choices, recipe, page, deals)
+            else:
+                print(_explained(given.explain, seen, choices))
         if given.json:
             told = [vars(choice) for choice in choices if given.explain in (None, choice.key)]
             print(json.dumps(told, ensure_ascii=False), file=answer, flush=True)
@@ -109,14 +109,9 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     text = recipe_text(choices, _command(given))
     print(_table(choices))
     if html:
-        write_whole(page, html.encode())  # the larger file first: a full disk leaves neither
-    try:
-        write_whole(recipe, text.encode())
-    except SegmenterError:
-        if html:
-            page.unlink(missing_ok=True)
-        raise
+        write_whole(page, html.encode())
     keep_deal(recipe, deals, dataset)
+    write_whole(recipe, text.encode())
     typed = shlex.quote(str(recipe))
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))

@@ -190,19 +190,19 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, int, Way, W
 
 def _ways(part: str, one: str, other: str) -> Iterator[tuple[Way, Way]]:
     """Yield constant texts around all common parts of two texts, or around one of them."""
-    parts = [re.findall(part, text) for text in (one, other)]
+    parts = [re.findall(part, text, re.DOTALL) for text in (one, other)]
     blocks = SequenceMatcher(None, parts[0], parts[1], autojunk=False).get_matching_blocks()
     common = ["".join(parts[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
     common = [text for text in common if text]
     for names in [common, *([text] for text in common)] if len(common) <= _MOST_NAMES else []:
         form = "(.*?)".join(["", *map(re.escape, names), ""])
-        ways = [found.groups() for text in (one, other) if (found := re.fullmatch(form, text))]
+        ways = [found.groups() for text in (one, other) if (found := re.fullmatch(form, text, re.DOTALL))]
         yield ways[0], ways[1]
 
 
 def _middles(text: str, way: Way) -> tuple[str, ...]:
     """Return what is between constant texts, the first as long as possible; empty: the text is another."""
-    match = re.fullmatch("(.+)".join(map(re.escape, way)), text)
+    match = re.fullmatch("(.+)".join(map(re.escape, way)), text, re.DOTALL)
     return match.groups() if match else ()
 
 

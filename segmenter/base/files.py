@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -99,8 +100,9 @@ class FileLock:
             processes are not kept out, and no file stays.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        """Name the file; a `shared` lock keeps out only those that are not."""
+        self.path, self._kind = path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self.missing: str | None = None
         self._handle: int | None = None
 
@@ -118,7 +120,7 @@ class FileLock:
     def _try(self) -> int | None:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, self._kind | fcntl.LOCK_NB)
             # Whoever had it may have removed the file in between: then this is a lock on nothing.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(self.path)):
@@ -142,6 +144,7 @@ class FileLock:
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which fails while others share it
                 self.path.unlink()
             os.close(handle)
 
@@ -235,19 +238,17 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         SegmenterError: the folder is missing or not writable (OutputError if the disk is full).
     """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, aside = _made_aside(path)
     except OSError as error:
         kind = OutputError if error.errno in FULL else SegmenterError
         raise kind(path, f"cannot write there: {error.strerror}") from None
-    aside = Path(name)
     try:
         with failing(OutputError, path, "cannot write it", "is the disk full?"):
             with os.fdopen(handle, "wb") as file:
-                _hold(handle)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
+            aside.chmod(0o666 & ~_umask())  # 0600 would hide the result from colleagues
             aside.replace(path)
             sync(path.parent)
     finally:
@@ -273,27 +274,70 @@ def folder_aside(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
+def _made_aside(path: Path) -> tuple[int, Path]:
+    """Make, lock and return a temporary file beside a path; remove those that killed calls left.
+
+    Names are numbered, so that leftovers are met without listing the folder, which may have many files.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for number in itertools.count():
+        aside, further = (path.with_name(f".{path.name}.{n:08d}") for n in (number, number + 1))
+        if not _removed(aside):
+            continue
+        _removed(further)  # of two calls at once that were killed
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            handle = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if _hold(handle) and _names(aside, handle):
+                return handle, aside
+            os.close(handle)
+    raise AssertionError("numbers have no end")
+
+
 def remove_killed(path: Path) -> None:
     """Remove the temporary files and folders that killed calls left beside a path."""
     start = f".{path.name}."
     for left in path.parent.glob(f"{glob.escape(start)}*"):
-        if _LETTERS.fullmatch(left.name.removeprefix(start)) and _of_killed(left):
-            if left.is_dir():
+        if _LETTERS.fullmatch(left.name.removeprefix(start)):
+            _removed(left)
+
+
+def _hold(handle: int) -> bool:
+    """Lock an open file or folder, to show other processes that it is in use until it is closed.
+
+    Without locks nothing is ever taken for a killed call's. False: another process looks whether it is.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _names(path: Path, handle: int) -> bool:
+    """Return whether a path still is the open file."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _removed(left: Path) -> bool:
+    """Return whether a path is free, after a killed call's file or folder was removed from it."""
+    try:
+        with opened(left, os.O_RDONLY | os.O_NONBLOCK) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _names(left, handle):
+                return False
+            if stat.S_ISDIR(os.fstat(handle).st_mode):
                 shutil.rmtree(left, ignore_errors=True)
             else:
-                left.unlink(missing_ok=True)
-
-
-def _hold(handle: int) -> None:
-    """Lock an open file or folder, to show other processes that it is in use until it is closed."""
-    with contextlib.suppress(OSError):  # without locks nothing is ever taken for a killed call's
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _of_killed(left: Path) -> bool:
-    try:
-        with opened(left, os.O_RDONLY) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+    except FileNotFoundError:
+        return True
     except OSError:
         return False
     return True
@@ -421,6 +465,67 @@ def alone_in(folder: Path) -> Iterator[str | None]:
         raise SegmenterError(folder, f"cannot write there: {error.strerror}") from None
     try:
         yield None if lock.missing is None else no_locks(folder, lock.missing)
+    finally:
+        lock.give_back()
+
+
+@contextlib.contextmanager
+def alone_at(
+    path: Path,
+    *earlier: Path,
+    overwrite: bool = False,
+    remedy: str,
+    kind: type[SegmenterError] = SegmenterError,
+) -> Iterator[None]:
+    """Keep other calls from a command's output files in the block, and refuse files that exist.
+
+    The lock of a killed call stays: what that call wrote `earlier` is then written anew. After an error, such
+    files of this call are removed.
+
+    Args:
+        path: the file that the command writes last: once it exists, all is written.
+        earlier: files that it writes before that one.
+        overwrite: True: existing files are replaced.
+        remedy: advice if a file exists.
+        kind: class of that error.
+
+    Raises:
+        SegmenterError: a file exists, another process is at work, or the folder is not writable.
+    """
+    check_writable(path)
+    with alone_writing(path) as killed:
+        own = [each for each in earlier if killed or not os.path.lexists(each)]
+        for each in () if overwrite else (path, *(each for each in earlier if each not in own)):
+            if os.path.lexists(each):
+                raise kind(each, "exists already", remedy=remedy)
+        try:
+            yield
+        except BaseException:
+            for each in own if not path.exists() else ():
+                with contextlib.suppress(OSError):
+                    each.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def alone_writing(path: Path) -> Iterator[bool]:
+    """Keep other calls from a file or folder that a command writes; yield whether a killed call had it.
+
+    Raises:
+        SegmenterError: another process is at work, or the folder is not writable.
+    """
+    lock = FileLock(path.with_name(f".{path.name}.call.lock"))
+    killed = lock.path.exists()
+    try:
+        lock.take()
+    except BlockingIOError:
+        raise SegmenterError(
+            path, "another process is writing it", remedy="wait until it has ended, or stop it"
+        ) from None
+    except OSError as error:
+        raise SegmenterError(path, f"cannot write there: {error.strerror}") from None
+    try:
+        yield killed
     finally:
         lock.give_back()
 

@@ -45,12 +45,29 @@ def keep_freed_memory() -> bool:
     Returns:
         True if the C library supports it (glibc).
     """
+    # Blocks above 64 MiB still go back: with all of them kept, 0.2 GiB more stayed in use for no less time.
+    return _set_freed(64 * _MIB, 1024 * _MIB)
+
+
+def return_freed_memory() -> bool:
+    """Let the C library return freed arrays of 1 MiB and more to the system at once.
+
+    By default it keeps what is freed up to 32 MiB for the next array. Between the reading, computing and
+    writing of windows, that fits none: 170 MB stayed beyond what `--memory` counts.
+
+    Returns:
+        True if the C library supports it (glibc).
+    """
+    return _set_freed(_MIB, _MIB)
+
+
+def _set_freed(block: int, top: int) -> bool:
+    """Set from how many bytes on a freed block, or the free end of the heap, goes back to the system."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    # Blocks above 64 MiB still go back: with all of them kept, 0.2 GiB more stayed in use for no less time.
-    return bool(mallopt(_MMAP_THRESHOLD, 64 * _MIB) and mallopt(_TRIM_THRESHOLD, 1024 * _MIB))
+    return bool(mallopt(_MMAP_THRESHOLD, block) and mallopt(_TRIM_THRESHOLD, top))
 
 
 def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:

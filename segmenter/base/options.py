@@ -13,7 +13,7 @@ import argparse
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from segmenter.base.addresses import masked
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError
 from segmenter.base.invocation import ToolParser
 
 Kind = TypeVar("Kind")
@@ -288,15 +288,16 @@ class OverwriteOptions:
 
     overwrite: bool = option(False, "replace FILE")
 
-    def free(self, output: Path) -> Path:
-        """Return the path of a file to write.
+    def alone_at(self, output: Path, *earlier: Path) -> AbstractContextManager[None]:
+        """Return a block that alone writes a file, and `earlier` ones before it (`base.files.alone_at`).
 
         Raises:
-            SegmenterError: the file already exists.
+            SegmenterError: a file exists, another process is at work, or the folder is not writable.
         """
-        if output.exists() and not self.overwrite:
-            raise SegmenterError(output, "exists already", remedy="name another file, or add --overwrite")
-        return output
+        from segmenter.base.files import alone_at
+
+        remedy = "name another file, or add --overwrite"
+        return alone_at(output, *earlier, overwrite=self.overwrite, remedy=remedy)
 
 
 class Command(NamedTuple):

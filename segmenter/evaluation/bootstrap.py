@@ -1,21 +1,34 @@
-"""Interval of mIoU by bootstrap over scenes, or over blocks of the ground, never over pixels.
+"""Interval of mIoU over what is independent: groups of scenes, scenes, or blocks of the ground; never pixels.
 
-Neighbouring pixels err together, and their number would make any interval narrow. From `LEAST` labelled
-scenes on, scenes are drawn with replacement. Of fewer, square blocks of all scenes are drawn, of the largest
-side that leaves `LEAST` labelled ones: the interval is then for ground like that of these scenes.
+Neighbouring pixels err together, and so do scenes of one place: their number would make any interval narrow.
+Units are the groups of the data; a scene without one is a group. Of fewer than `FEWEST` scenes that are all
+of different groups, square blocks are drawn, of the largest side that leaves `LEAST` labelled ones: the
+interval is then for ground like that of these scenes.
 
-The interval is that of percentiles (Efron 1979, doi 10.1214/aos/1176344552), expanded by Student's t for few
-units (Hesterberg 2015, doi 10.1080/00031305.2015.1089789). Where errors reach over a block's edge, the
-variance V(s) of draws of blocks of side s is too small by a share of order 1/s, which 2 V(s) - V(s/2) removes
-(Politis and Romano 1995, doi 10.1111/j.1467-9892.1995.tb00223.x): an interval of blocks is widened by the
-root of that over V(s), never narrowed. `studies/miou_intervals.md` has the coverage.
+From `LEAST` units on, they are drawn with replacement; the interval is that of percentiles (Efron 1979, doi
+10.1214/aos/1176344552), expanded by Student's t for few units (Hesterberg 2015, doi
+10.1080/00031305.2015.1089789). Percentiles cannot reach beyond the worst unit, so of fewer units the interval
+is Student's t with G - 1 degrees of freedom about the mIoU, by the standard error of leaving out one unit at
+a time (Tukey 1958; Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 11).
+
+Units of unequal weight make both too narrow. A unit's weight W is the mean, over classes, of its share of
+the pixels of a class in truth or map. If all units erred alike and independently, the ratio of error and
+standard error would follow from W alone: t times the quotient of its quantiles for W and for equal weights,
+which draws give, is used. Where few units have most of the weight, percentiles of draws hang on these: under
+`LEAST` / 2 units in effect (1 / sum of W squared), the interval is Student's t for any number. Where a class
+lies, in effect, in no more than `_SPREAD` units, nothing tells how it varies: there is no interval.
+
+Where errors reach over a block's edge, the variance V(s) of draws of blocks of side s is too small by a share
+of order 1/s, which 2 V(s) - V(s/2) removes (Politis and Romano 1995, doi 10.1111/j.1467-9892.1995.tb00223.x):
+an interval of blocks is widened by the root of that over V(s), never narrowed. `studies/miou_intervals.md`
+has the coverage.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,14 +82,19 @@ def _cuts(first: int, length: int, side: int) -> Iterator[tuple[int, slice]]:
         yield number, slice(max(0, start), min(length, stop))
 
 
-LEAST = 10
-"""Scenes or blocks below which draws tell nothing."""
+FEWEST, LEAST = 3, 10
+"""Units below which there is no interval, and from which on they are drawn."""
+_SPREAD = 2.0
+"""Units that a class must exceed in effect: of two, the spread is unknown."""
+_LEVEL = 1 << 6
+"""Units in effect from which on unequal weights make no difference."""
 _DRAWS, _AT_ONCE = 2000, 100
 INTERVAL = ("miou_interval", "miou_interval_over")
 """Keys in files of scores: its bounds, and the units that it is over."""
 
+_STUDENT = "Student's t"
 Units = NDArray[np.float64]
-"""(N, 2, K) pixels of scenes or blocks that are of a class in truth and map, and in either of them."""
+"""(N, 3, K) pixels of units that are of a class in truth and map, in either of them, and in the truth."""
 
 
 @dataclass(frozen=True)
@@ -84,29 +102,47 @@ class Interval:
     """95 % interval of mIoU.
 
     Attributes:
-        bounds: lowest and highest mIoU; None: the units are too few.
-        count: scenes or blocks with labelled pixels.
-        side: pixels of a block's side; None: they are scenes.
+        bounds: lowest and highest mIoU; None: the design allows none.
+        count: groups, scenes or blocks with labelled pixels.
+        side: pixels of a block's side; None: they are scenes or groups.
+        groups: True if they are groups of scenes.
+        reason: why there are no bounds; empty: the units are too few.
+        drawn: True: by percentiles of draws; False: by Student's t.
     """
 
     bounds: tuple[float, float] | None
     count: int
     side: int | None = None
+    groups: bool = False
+    reason: str = ""
+    drawn: bool = True
 
     @property
     def span(self) -> str:
         """Bounds in percent; – if there are none."""
         return "–" if self.bounds is None else " to ".join(f"{100 * bound:.2f}" for bound in self.bounds)
 
+    @property
+    def units(self) -> str:
+        """Number and kind of the units."""
+        if self.side is not None:
+            return f"{self.count} blocks of {self.side:,} px"
+        return f"{self.count} {'groups' if self.groups else 'scenes'}"
+
     def __str__(self) -> str:
-        units = f"{self.count} scenes" if self.side is None else f"{self.count} blocks of {self.side:,} px"
         if self.bounds is None:
-            return f"without an interval: {units} are labelled, {LEAST} needed"
-        return f"from {self.span} (95 %, bootstrap over {units})"
+            needed = FEWEST if self.side is None else LEAST
+            return f"without an interval: {self.reason or f'{self.units} are labelled, {needed} needed'}"
+        how = "bootstrap" if self.drawn else "Student's t, leaving out one at a time,"
+        taken = "" if self.groups or self.side is not None else ", each taken for a place of its own"
+        return f"from {self.span} (95 %, {how} over {self.units}{taken})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; `from_dict` is the inverse."""
-        over = {"scenes": self.count} if self.side is None else {"blocks": self.count, "side": self.side}
+        over: dict[str, Any] = {"groups" if self.groups else "scenes": self.count}
+        over = over if self.side is None else {"blocks": self.count, "side": self.side}
+        over |= {"reason": self.reason} if self.reason else {}
+        over |= {} if self.drawn else {"by": _STUDENT}
         return dict(zip(INTERVAL, (self.bounds and list(self.bounds), over), strict=True))
 
     @classmethod
@@ -115,9 +151,11 @@ class Interval:
         if INTERVAL[0] not in data:
             return None
         bounds, over = data[INTERVAL[0]], data.get(INTERVAL[1], {"scenes": scenes})
-        side = int(over["side"]) if "side" in over else None
-        count = int(over["scenes" if side is None else "blocks"])
-        return cls(None if bounds is None else (float(bounds[0]), float(bounds[1])), count, side)
+        kind = next(key for key in ("blocks", "groups", "scenes") if key in over)
+        side = int(over["side"]) if kind == "blocks" else None
+        bounds = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+        how = str(over.get("reason", "")), over.get("by") != _STUDENT
+        return cls(bounds, int(over[kind]), side, kind == "groups", *how)
 
 
 def forget_blocks(scenes: Sequence[ConfusionMatrix]) -> None:
@@ -130,15 +168,20 @@ def forget_blocks(scenes: Sequence[ConfusionMatrix]) -> None:
 def miou_interval(scenes: Sequence[ConfusionMatrix], protocol: Protocol) -> Interval | None:
     """Return the interval of the mIoU of all scenes together; the same for the same counts.
 
-    None if nothing is labelled, or of fewer than `LEAST` scenes whose blocks were not counted.
+    None if nothing is labelled, or of fewer than `FEWEST` scenes whose blocks were not counted.
     """
     scenes = [scene for scene in scenes if scene.pixels]
     if not scenes:
         return None
-    counted = [scenes[0].classes.names.index(name) for name in protocol.classes]
-    if len(scenes) >= LEAST:
-        units = np.concatenate([_units(scene.counts[None], counted) for scene in scenes])
-        return Interval(_bounds([units]), len(units))
+    names = protocol.classes
+    counted = [scenes[0].classes.names.index(name) for name in names]
+    of_group: dict[str | int, NDArray[np.int64]] = {}
+    for number, scene in enumerate(scenes):
+        key = number if scene.group is None else scene.group
+        of_group[key] = of_group.get(key, np.int64(0)) + scene.counts
+    units, grouped = _units(np.array([*of_group.values()]), counted), len(of_group) < len(scenes)
+    if grouped or len(of_group) >= FEWEST:
+        return _interval([units], names, groups=grouped)
     blocks = [scene.blocks for scene in scenes if scene.blocks is not None]
     if len(blocks) < len(scenes):
         return None
@@ -146,9 +189,7 @@ def miou_interval(scenes: Sequence[ConfusionMatrix], protocol: Protocol) -> Inte
     while len(units := np.concatenate([_units(each.merged(side), counted) for each in blocks])) >= LEAST:
         levels.append(units)
         side *= 2
-    if not levels:
-        return Interval(None, len(units), side)
-    return Interval(_bounds(levels), len(levels[-1]), side // 2)
+    return _interval(levels, names, side=side // 2) if levels else Interval(None, len(units), side)
 
 
 def _units(counts: NDArray[np.int64], counted: Sequence[int]) -> Units:
@@ -156,36 +197,110 @@ def _units(counts: NDArray[np.int64], counted: Sequence[int]) -> Units:
     matrix = counts[:, counted][:, :, counted]
     truth = counts[:, counted, :-1].sum(axis=2)
     both = np.diagonal(matrix, axis1=1, axis2=2)
-    units = np.stack([both, truth + matrix.sum(axis=1) - both], axis=1)
+    units = np.stack([both, truth + matrix.sum(axis=1) - both, truth], axis=1)
     return units[truth.any(axis=1)].astype(np.float64)  # sums of whole numbers are exact below 2^53
 
 
-def _bounds(levels: Sequence[Units]) -> tuple[float, float] | None:
-    """Return the interval over the last of units of growing sides; None if they are fewer than `LEAST`."""
-    count = len(levels[-1])
-    if count < LEAST:
-        return None
-    from scipy.special import ndtr, stdtrit  # here: all that reads scores would wait for it
+def _interval(
+    levels: Sequence[Units], names: Sequence[str], *, side: int | None = None, groups: bool = False
+) -> Interval:
+    """Return the interval over the last of units of growing sides, if their design allows one."""
+    units = levels[-1]
+    plain = Interval(None, len(units), side, groups)
+    if len(units) < FEWEST:
+        return plain
+    effective_K = _effective(units)
+    least = int(effective_K.argmin())
+    if effective_K[least] <= _SPREAD:
+        lies = f"lies in {effective_K[least]:.1f} of {plain.units} in effect, more than {_SPREAD:.0f} needed"
+        return replace(plain, reason=f"class {names[least]} {lies}")
+    weight_N = _weights(units)
+    if len(units) >= LEAST and 1 / (weight_N**2).sum() >= LEAST / 2:
+        return replace(plain, bounds=_drawn_bounds(levels, weight_N))
+    return replace(plain, bounds=_left_out_bounds(units, weight_N), drawn=False)
 
+
+def _weights(units: Units) -> NDArray[np.float64]:
+    """Return the (N,) weight of each unit in the mIoU; they sum to 1."""
+    either_NK = units[:, 1, units[:, 1].any(axis=0)]
+    weight_N: NDArray[np.float64] = (either_NK / either_NK.sum(axis=0)).mean(axis=1)
+    return weight_N
+
+
+def _effective(units: Units) -> NDArray[np.float64]:
+    """Return the (K,) number of units in effect that each class lies in; inf for one in none."""
+    lies_NK = np.where(units[:, 2].any(axis=0), units[:, 2], units[:, 1])  # of no truth: where it is mapped
+    total_K, squares_K = lies_NK.sum(axis=0), (lies_NK**2).sum(axis=0)
+    return np.divide(total_K**2, squares_K, out=np.full(total_K.shape, np.inf), where=squares_K > 0)
+
+
+def _mean_iou(both: NDArray[np.float64], either: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over the last axis, of the classes that occur."""
+    iou = np.divide(both, either, out=np.zeros(both.shape), where=either > 0)
+    mean: NDArray[np.float64] = iou.sum(axis=-1) / (either > 0).sum(axis=-1)
+    return mean
+
+
+def _left_out_bounds(units: Units, weight_N: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of Student's t by the standard error of leaving out one unit at a time."""
+    count, total = len(units), units.sum(axis=0)
+    left_N = _mean_iou(*np.moveaxis(total - units, 1, 0)[:2])
+    error = math.sqrt((count - 1) * float(left_N.var()))
+    middle, reach = float(_mean_iou(total[0], total[1])), _student(count) * _widening(weight_N) * error
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def _drawn_bounds(levels: Sequence[Units], weight_N: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of draws of the last units."""
+    from scipy.special import ndtr  # here: all that reads scores would wait for it
+
+    count = len(levels[-1])
     drawn = _drawn(levels[-1])
-    tail = 100 * ndtr(stdtrit(count - 1, 0.025) * math.sqrt(count / (count - 1)))
+    tail = 100 * ndtr(-_student(count) * math.sqrt(count / (count - 1)))
     low, middle, high = np.percentile(drawn, (tail, 50, 100 - tail))
-    wider = 1.0
+    wider = _widening(weight_N)
     if len(levels) > 1 and (variance := _variance(drawn, count)):
         finer = _variance(_drawn(levels[-2]), len(levels[-2]))
-        wider = math.sqrt(min(2.0, max(1.0, 2 - finer / variance)))
+        wider *= math.sqrt(min(2.0, max(1.0, 2 - finer / variance)))
     low, high = middle - wider * (middle - low), middle + wider * (high - middle)
     return max(0.0, float(low)), min(1.0, float(high))
+
+
+def _student(count: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, 0.975))
+
+
+def _widening(weight_N: NDArray[np.float64]) -> float:
+    """Return by how much unequal weights of units widen Student's t, at least 1."""
+    count = len(weight_N)
+    if 1 / (weight_N**2).sum() > min(_LEVEL, 0.999 * count):
+        return 1.0
+    rng, equal_N = np.random.default_rng(0), np.full(count, 1 / count)
+    ratios = list[NDArray[np.float64]]()
+    for _ in range(2 * _DRAWS // _AT_ONCE):
+        errors_DN = rng.normal(size=(_AT_ONCE, count))
+        ratios.append(np.stack([_ratios(errors_DN, each_N) for each_N in (weight_N, equal_N)]))
+    unequal, equal = np.quantile(np.concatenate(ratios, axis=1), 0.95, axis=1)
+    return max(1.0, float(unequal / equal))
+
+
+def _ratios(errors_DN: NDArray[np.float64], weight_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (D,) quotients of the error of a weighted mean and its standard error by leaving one out."""
+    count, error_D = len(weight_N), errors_DN @ weight_N
+    left_DN = (error_D[:, None] - weight_N * errors_DN) / (1 - weight_N)
+    ratios: NDArray[np.float64] = np.abs(error_D) / np.sqrt((count - 1) * left_DN.var(axis=1))
+    return ratios
 
 
 def _drawn(units: Units) -> NDArray[np.float64]:
     """Return the mIoU of each draw of as many units with replacement."""
     count, rng, found = len(units), np.random.default_rng(0), []
+    flat = units[:, :2].reshape(count, -1)
     for _ in range(_DRAWS // _AT_ONCE):
         draws = rng.multinomial(count, np.full(count, 1 / count), _AT_ONCE).astype(np.float64)
-        both, either = np.moveaxis((draws @ units.reshape(count, -1)).reshape(_AT_ONCE, 2, -1), 1, 0)
-        iou = np.divide(both, either, out=np.zeros(both.shape), where=either > 0)
-        found.append(iou.sum(axis=1) / (either > 0).sum(axis=1))
+        found.append(_mean_iou(*np.moveaxis((draws @ flat).reshape(_AT_ONCE, 2, -1), 1, 0)))
     return np.concatenate(found)
 
 

@@ -63,13 +63,18 @@ class ConfusionMatrix:
     Attributes:
         counts: (K, K + 1), `matrix` and `without_data`.
         blocks: counts by block of a scene; None: not counted, or forgotten.
+        group: group of the scene in its data set; None: unknown, or several scenes.
     """
 
     def __init__(
-        self, classes: ClassMap, counts: NDArray[np.int64] | None = None, part: Window | None = None
+        self,
+        classes: ClassMap,
+        counts: NDArray[np.int64] | None = None,
+        part: Window | None = None,
+        group: str | None = None,
     ) -> None:
         """Start from the `counts` of another matrix (None: zeros), with blocks of a scene's `part`."""
-        self.classes = classes
+        self.classes, self.group = classes, group
         self.blocks = None if part is None else Blocks(part, len(classes))
         self.counts = np.zeros((len(classes), len(classes) + 1), np.int64)
         self.counts += 0 if counts is None else counts

@@ -125,6 +125,7 @@ class MapJob:
         label: label for scoring the map.
         label_classes: class map of the label, with the map's ids; None: the map's.
         scene: scene name in scores; None: `name`.
+        group: group of the scene in its data set; None: unknown.
         abandoned: see `predictor.Job`; likewise `done_rows`.
         mosaic: mosaic that its windows extend into; None: only its own file.
         remark: warning about the raster, set after reading.
@@ -146,6 +147,7 @@ class MapJob:
     mosaic: Mosaic | None = None
     label_classes: ClassMap | None = None
     scene: str | None = None
+    group: str | None = None
     remark: str | None = None
     tag: str | None = None
     kept_as_partial: bool = True

@@ -77,6 +77,7 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
     job = MapJob(request, info, part, name, style.path(name, info), label, tuple(beside))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
+        job.group = truth.groups.get(image)
     job.tag = tag
     job.unchecked = tuple(path for each in call.finishers for path in each.beside(call, name, info))
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.unchecked)) > _LONGEST_NAME - _ROOM:

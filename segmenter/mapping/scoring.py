@@ -63,7 +63,7 @@ class Scorer:
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
         self._label = job.truth(classes)
-        self.tallies = Tallies(ConfusionMatrix(classes, part=job.part))
+        self.tallies = Tallies(ConfusionMatrix(classes, part=job.part, group=job.group))
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:

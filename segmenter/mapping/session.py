@@ -33,7 +33,7 @@ from segmenter.mapping.calibrated import remarks
 from segmenter.mapping.call import Call, Windows, computing_options, settled_tiling
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import JOURNAL
-from segmenter.mapping.folder.state import FolderState, neighbour_facts
+from segmenter.mapping.folder.state import FolderState, neighbour_facts, of_one_run
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
@@ -101,6 +101,7 @@ def map_rasters(
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
         call = Call.of(request, run, images, finishers, windows, store)
+        stack.enter_context(of_one_run(request.output, call.model))
         scoring = None if images.truth is None else Scoring(call, images.truth)
         jobs, failures = _plan(call, images)
         if not jobs or (failures and request.fail_fast):

@@ -303,6 +303,7 @@ def validate_together(
     for scene in scenes:
         if scene.name in by_name:
             metres, confusion = by_name[scene.name]
+            confusion.group = scene.group
             total.merge(confusion)
             scales.add(scene.name, metres, confusion)
     return total, [one["heard"] for one in answers]
@@ -373,7 +374,9 @@ def validate(
         elif isinstance(event, Mapped):
             job, label_HW = event.job, event.job.truth(event.window)
             assert job.info is not None, "a window comes from an open raster"
-            job.confusion = job.confusion or ConfusionMatrix(run.classes, part=Window.of(job.info.size))
+            job.confusion = job.confusion or ConfusionMatrix(
+                run.classes, part=Window.of(job.info.size), group=job.scene.group
+            )
             job.confusion.add(label_HW, event.ids, event.window)
             examples.consider(event.job.scene, event.window, label_HW, event.ids)
     return total

@@ -1,4 +1,4 @@
-"""Interval of mIoU by bootstrap over scenes, or over blocks of the ground."""
+"""Interval of mIoU over scenes, or over blocks of the ground; over groups: `tests/laws/test_figures.py`."""
 
 from collections.abc import Callable, Iterator
 
@@ -70,8 +70,11 @@ def test_few_scenes_without_blocks_have_none_and_the_same_scores_give_the_same(
 ) -> None:
     each = [scene(one) for one in scenes(np.random.default_rng(3), LEAST)]
     empty = scene(np.zeros((3, 3), np.int64))
-    assert miou_interval([*each[:-1], empty], PROTOCOL) is None
+    assert miou_interval([*each[:2], empty], PROTOCOL) is None
     assert miou_interval([empty], PROTOCOL) is None
+    nine = miou_interval([*each[:-1], empty], PROTOCOL)
+    assert (nine.count, nine.side, nine.drawn) == (9, None, False)
+    assert nine.from_dict(nine.to_dict(), 9) == nine
     assert miou_interval([*each, empty], PROTOCOL) == miou_interval(each, PROTOCOL)
     same = bounds(miou_interval([each[0]] * LEAST, PROTOCOL))
     assert same == pytest.approx((total(each[:1]).miou,) * 2)
@@ -165,8 +168,9 @@ def test_enough_scenes_forget_their_blocks(make_classes: Make) -> None:
     rng, classes = np.random.default_rng(7), make_classes(3)
     each = [made(classes, rng, 320, 64) for _ in range(LEAST)]
     forget_blocks(each[1:])
-    few = miou_interval(each[1:], PROTOCOL)
-    assert (few.count, few.side) == (9 * 4, 256)
+    assert all(one.blocks is not None for one in each)
+    few = miou_interval(each[:2], PROTOCOL)
+    assert (few.count, few.side) == (2 * 9, 128)
     forget_blocks(each)
     assert all(one.blocks is None for one in each)
     assert miou_interval(each, PROTOCOL) == Interval(bounds(miou_interval(each, PROTOCOL)), LEAST)

@@ -275,7 +275,8 @@ def test_preparation_says_what_is_shown_and_planned_at_which_scale(
 def test_a_training_scores_its_validation_by_scale(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST", 2)
+    for name, value in {"LEAST": 2, "FEWEST": 2, "_SPREAD": 0.0, "_LEVEL": 0}.items():
+        monkeypatch.setattr(f"segmenter.evaluation.bootstrap.{name}", value)
     from segmenter.training.start import start_training
 
     settings = recipe(

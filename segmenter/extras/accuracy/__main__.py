@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sample(request: SampleRequest) -> int:
-    for output in (request.output, request.output.with_suffix(".qml")):
-        request.free(output)
     try:
         from segmenter.extras.accuracy.sampling import sample
     except ModuleNotFoundError as error:
         raise SegmenterError(f"points need the package {error.name}: {installation('vectors')}") from None
-    for line in sample(request):
+    with request.alone_at(request.output, request.output.with_suffix(".qml")):
+        lines = sample(request)
+    for line in lines:
         say(line)
     return 0
 

@@ -134,12 +134,12 @@ def write_points(sampled: Sampled, path: Path) -> None:
     paths = [os.path.relpath(info.path.absolute(), path.absolute().parent) for info in sampled.infos]
     weights, images = zip(*(_origin_of(info.path) for info in sampled.infos), strict=True)
     of_maps = {"map": names, "path": _texts(paths), "weights": _texts(weights), "image": _texts(images)}
+    write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
     with file_aside(path) as aside:
         _write(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), crs)
         _write(aside, STRATA, of_strata)
         _write(aside, CLASSES, of_classes)
         _write(aside, MAPS, of_maps)
-    write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
 
 
 def _origin_of(path: Path) -> tuple[str, str]:

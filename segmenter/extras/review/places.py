@@ -27,6 +27,8 @@ from segmenter.raster.crs_units import same_ground
 from segmenter.raster.polygons import between, crs_of
 
 _DEGREES = "EPSG:4326"
+_BEGIN_FORMULAS = frozenset("=+-@＝＋－＠")
+"""Also the wide forms, which spreadsheets of East Asia take for the narrow ones."""
 Columns = Mapping[str, Sequence[Any]]
 """Attributes of places: name → one value each, numbers or texts."""
 
@@ -52,12 +54,21 @@ def write_table(places: Sequence[Place], columns: Columns, path: Path) -> None:
         SegmenterError: the file cannot be written.
     """
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
+    rows = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # also names with line breaks
     rows.writerow(["rank", "scene", "row", "col", "height", "width", *columns])
     for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), 1):
         own = place.window
-        rows.writerow([number, place.name, own.row, own.col, own.height, own.width, *values])
+        cells = [number, place.name, own.row, own.col, own.height, own.width, *values]
+        rows.writerow([as_text(cell) if isinstance(cell, str) else cell for cell in cells])
     write_whole(path, text.getvalue().encode())
+
+
+def as_text(cell: str) -> str:
+    """Return a cell that spreadsheets show and never run: `'` stands before text that begins a formula.
+
+    Names come with data and runs of others; https://owasp.org/www-community/attacks/CSV_Injection.
+    """
+    return f"'{cell}" if cell.lstrip()[:1] in _BEGIN_FORMULAS or cell[:1] in "\t\r\n" else cell
 
 
 def write_polygons(places: Sequence[Place], columns: Columns, path: Path) -> None:

@@ -36,6 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, failing, shortened
 from segmenter.base.files import (
     FileLock,
+    alone_writing,
     check_stored,
     folder_aside,
     make_folder,
@@ -364,8 +365,10 @@ def unpack_run(file: Path, output: Path | None) -> tuple[Path, Manifest, int]:
         manifest = _manifest(archive, file)
         sums = _checked_sums(archive, file)
         folder = output if output is not None else Path("runs") / _folder_name(manifest, file)
-        _check_free(folder)
-        with folder_aside(folder.absolute()) as aside:
+        with failing(SegmenterError, folder, "cannot write there"):
+            make_folder(folder.absolute().parent)
+        with alone_writing(folder.absolute()), folder_aside(folder.absolute()) as aside:
+            _check_free(folder)
             inner = aside / "run"
             inner.mkdir()
             for name in [*sums, SUMS]:
@@ -456,8 +459,6 @@ def _folder_name(manifest: Manifest, file: Path) -> str:
 def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise SegmenterError(folder, "exists already", remedy="name another folder with --output")
-    with failing(SegmenterError, folder, "cannot write there"):
-        make_folder(folder.absolute().parent)
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | None, file: Path) -> None:

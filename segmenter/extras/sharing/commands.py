@@ -29,8 +29,9 @@ def _card(given: _CardOptions) -> int:
     from segmenter.extras.sharing.known_facts import read_known
 
     facts = read_known(given.run_dir)
-    output = given.free(given.output or given.run_dir / FILE)
-    write_whole(output, card_text(facts, given.license).encode())
+    output = given.output or given.run_dir / FILE
+    with given.alone_at(output):
+        write_whole(output, card_text(facts, given.license).encode())
     print(f"{output}: model card of {facts.name}, weights of {facts.weights.name}")
     return 0
 
@@ -55,10 +56,11 @@ def _stac(given: _StacOptions) -> int:
 
     times = None if given.datetime is None else times_of(given.datetime)
     facts = read_known(given.run_dir)
-    output = given.free(given.output or given.run_dir / FILE)
+    output = given.output or given.run_dir / FILE
     names = [path.name for path in given.run_dir.iterdir()]
     content = item(facts, base_of(given.run_dir, output, given.href), names, given.license, times)
-    write_whole(output, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    with given.alone_at(output):
+        write_whole(output, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     place = (
         "no place known" if content["geometry"] is None else "bbox " + ", ".join(map(str, content["bbox"]))
     )
@@ -79,14 +81,15 @@ def _pack(given: _PackOptions) -> int:
     from segmenter.extras.sharing.archive import pack_run
     from segmenter.runs.run import load_run
 
-    output = given.free(given.output or Path(f"{load_run(given.run_dir).recipe.name}.run.zip"))
-    done = pack_run(
-        given.run_dir,
-        output,
-        with_checkpoints=given.with_checkpoints,
-        anonymous=given.anonymous,
-        licence=given.license,
-    )
+    output = given.output or Path(f"{load_run(given.run_dir).recipe.name}.run.zip")
+    with given.alone_at(output):
+        done = pack_run(
+            given.run_dir,
+            output,
+            with_checkpoints=given.with_checkpoints,
+            anonymous=given.anonymous,
+            licence=given.license,
+        )
     print(f"{output}: {done.files} files, {gibibytes(done.size)}")
     if done.left_out:
         print(f"not in it: {', '.join(done.left_out)}")

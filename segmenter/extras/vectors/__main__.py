@@ -38,12 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parsed(_parser(), _Options, arguments)
     quiet_gdal()
     maps = maps_in(given.maps)
-    given.free(given.output)
-    try:
-        from segmenter.extras.vectors.vectorise import vectorise
-    except ModuleNotFoundError as error:
-        raise SegmenterError(f"polygons need the package {error.name}: {installation('vectors')}") from None
-    count = vectorise(maps, given.output, given.polygons)
+    with given.alone_at(given.output):
+        try:
+            from segmenter.extras.vectors.vectorise import vectorise
+        except ModuleNotFoundError as error:
+            raise SegmenterError(
+                f"polygons need the package {error.name}: {installation('vectors')}"
+            ) from None
+        count = vectorise(maps, given.output, given.polygons)
     print(f"{given.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
     return 0
 

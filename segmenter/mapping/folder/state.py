@@ -11,7 +11,7 @@ import errno
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,37 @@ class OutputLocks:
         """Release the locks, if taken."""
         for lock in self._locks.values():
             lock.give_back()
+
+
+@contextlib.contextmanager
+def of_one_run(folder: Path, model: str) -> Iterator[None]:
+    """Keep calls of other runs, which would make these maps anew, out of a folder in the block.
+
+    Calls of one run share it. A folder that cannot be locked has no such calls, or cannot keep them out.
+
+    Raises:
+        SegmenterError: a call of another run is at work there.
+    """
+    own = FileLock(folder / f".run-{model[:16]}.lock", shared=True)
+    with contextlib.suppress(OSError):
+        own.take()
+    try:
+        for path in set(folder.glob(".run-*.lock")) - {own.path}:
+            other = FileLock(path)
+            try:
+                other.take()
+            except BlockingIOError:
+                raise SegmenterError(
+                    folder,
+                    "another process maps by another run there",
+                    remedy="wait until it has ended, or name another --output",
+                ) from None
+            except OSError:
+                continue
+            other.give_back()  # of a killed call
+        yield
+    finally:
+        own.give_back()
 
 
 @dataclass

@@ -68,6 +68,7 @@ class Truth:
         split: name of the scored split, for the record.
         scenes: scene name of each image in scores; the map's name if missing.
         blocks: images whose label is of some blocks of them alone.
+        groups: group of each image's scene in its data set; none for labels by a pattern.
         scale_of: function from an image and its georeference's metres a pixel to the scale to use.
     """
 
@@ -79,6 +80,7 @@ class Truth:
     scenes: Mapping[Path, str] = field(default_factory=dict)
     scale_of: GsdOf = by_georeference
     blocks: frozenset[Path] = frozenset()
+    groups: Mapping[Path, str] = field(default_factory=dict)
 
     def label(self, image: Path) -> Path:
         """Return the label of an image (SegmenterError: the image has no label)."""
@@ -341,6 +343,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
         {scene.image: scene.name for scene in scenes},
         lambda image, metres: dataset.scale_of(by_image[image], metres),
         frozenset(scene.image for scene in scenes if scene.blocks),
+        {scene.image: scene.group for scene in scenes},
     )
     inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
     bands = None if dataset.bands == run.bands else dataset.bands
