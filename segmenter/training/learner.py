@@ -41,6 +41,7 @@ from segmenter.training.step import (
     make_steps,
     optimiser_arrays,
     tried_xla,
+    why_untried,
     with_xla_as_before,
     xla_facts,
     xla_of,
@@ -190,10 +191,13 @@ class Learner:
         return self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
 
     def describe(self) -> list[str]:
-        """Return lines on the learning rate, the stages' rates and the micro-batches."""
+        """Return lines on the learning rate, the stages' rates, the micro-batches and XLA if it is left out."""
         recipe = self._run.recipe
         schedule = describe_schedule(recipe.training, self._rate.steps)
-        return [*filter(None, (schedule, self.pace.describe(), describe_accumulation(recipe, self._devices)))]
+        untried = why_untried(recipe, self._devices) if recipe.training.xla == "auto" else ""
+        xla = f"xla: auto: not compiled, {untried}" if untried else ""
+        parts = self.pace.describe(), describe_accumulation(recipe, self._devices), xla
+        return [*filter(None, (schedule, *parts))]
 
     def disagreement(self, step: int) -> str:
         """Compare the replicas' copies after a step, as `Agreement.check` does."""
@@ -219,7 +223,8 @@ class Learner:
         """Try XLA once on a step's batch if the recipe leaves it open; return a line on the choice."""
         if self.parts.xla is not None:
             return ""
-        self.parts, line = tried_xla(self.parts, stack)
+        timed = not self._run.recipe.distribution.deterministic
+        self.parts, line = tried_xla(self.parts, stack, timed=timed)
         self.steps = make_steps(self.parts)
         return line
 
@@ -241,7 +246,7 @@ class Learner:
             self.assign(start.arrays)
         except (KeyError, ValueError) as error:
             raise CheckpointError(start.path, f"does not fit this recipe's optimiser ({error})") from None
-        self.parts = with_xla_as_before(self.parts, start.facts.computed_on)
+        self.parts = with_xla_as_before(self.parts, start.facts, self._devices)
 
     def assign(self, arrays: Mapping[str, Any]) -> None:
         """Restore weights, their average and the optimiser from arrays of `state`."""
@@ -271,7 +276,7 @@ def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
         f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "
         f"each device, make a step of {training.global_batch}"
     )
-    if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
+    if recipe.model.batch_norms(training.freeze_norms):
         line += (
             f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
         )
