@@ -17,6 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, TrainingError
+from segmenter.config.devices import DistributionConfig
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import greet_in_half_floats
 from segmenter.devices.strategy import Devices
@@ -187,8 +188,9 @@ class Learner:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Facts that the last bits depend on: devices and the choice of `xla: auto`."""
-        return self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
+        """Facts that the last bits depend on: devices, how they compute and sum, the choice of `xla: auto`."""
+        facts = self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
+        return facts | _settings_of_bits(self._run.recipe.distribution, self._devices)
 
     def describe(self) -> list[str]:
         """Return lines on the learning rate, the stages' rates, the micro-batches and XLA if it is left out."""
@@ -262,6 +264,13 @@ class Learner:
         if self.averaged is not None:
             arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
         return {**arrays, **optimiser_arrays(self.optimiser)}
+
+
+def _settings_of_bits(config: DistributionConfig, devices: Devices) -> dict[str, str]:
+    """Return the settings that a resumed run may change and that its bits depend on, on these devices."""
+    on_cpus = all(name.startswith("CPU") for name in devices.names)
+    names = [*([] if on_cpus else ["deterministic"]), *(["cross_device"] if devices.replicas > 1 else [])]
+    return {f"distribution.{name}": str(getattr(config, name)).lower() for name in names}
 
 
 def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
