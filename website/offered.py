@@ -50,7 +50,9 @@ PAGES = {
         dataset.split.seed=1 | dataset.split.validation_share=0.5
         dataset.split.folds=2 | dataset.split.test=[]
         dataset.split.fold=2 | dataset.split.folds=2 | dataset.split.test=[]
-        dataset.split.blocks={size: 64, buffer: 8} | dataset.split.validation_share=0.3 | dataset.split.group=null
+        dataset.encoding=colours
+        dataset.split={validation_share: 0.5}
+        tiles.size=32
         tiles.overlap=16
         tiles.jitter=false
         tiles.min_labelled=0.5
@@ -81,7 +83,7 @@ PAGES = {
         augmentation.saturation=0.2
         augmentation.blur=0.5
         augmentation.noise=0.05
-        augmentation.probability.d4=0.5
+        augmentation.probability={d4: 0.5}
         augmentation.probability.affine=0.5
         augmentation.probability.brightness_contrast=0.5 | augmentation.brightness=0.1
         augmentation.probability.hue_saturation=0.5 | augmentation.hue=10
@@ -105,7 +107,6 @@ PAGES = {
         model.weights=null
         model.weight_bands=[blue, green, red]
         model.input_normalisation=scenes
-        model.input_normalisation=weights
         model.decoder_width=64
         model.output_stride=16 | model.decoder=deeplabv3plus
         model.output_stride=8 | model.decoder=deeplabv3plus
@@ -130,6 +131,8 @@ PAGES = {
         loss.logit_adjustment=1
         loss.boundary=5
         loss.boundary_width=3 | loss.boundary=5
+        training.global_batch=8
+        training.epochs=2
         training.optimizer=sgd
         training.momentum=0.5 | training.optimizer=sgd
         training.nesterov=false | training.optimizer=sgd
@@ -141,7 +144,6 @@ PAGES = {
         training.freeze_norms=encoder
         training.freeze_norms=all
         training.rates={encoder stage 1: 0, head: 2}
-        training.schedule=poly
         training.schedule=constant
         training.schedule=exponential | training.decay_steps=2
         training.schedule=piecewise | training.boundaries=[1] | training.values=[1, 0.1]
@@ -176,7 +178,7 @@ PAGES = {
         distribution.devices=[0] | distribution.strategy=one_device --logical-devices 2
         distribution.shares=[3, 1] --logical-devices 2
         distribution.shares=auto --logical-devices 2
-        distribution.tpu=local
+        distribution.tpu=local | distribution.strategy=tpu
         distribution.cross_device=reduction_to_one --logical-devices 2
         distribution.cross_device=hierarchical_copy --logical-devices 2
         distribution.cross_device=nccl --logical-devices 2
@@ -212,24 +214,23 @@ PAGES = {
         dataset.vector={attribute: kind, all_touched: true} | dataset.labels=areas.geojson
         dataset.vector={attribute: kind, layer: areas} | dataset.labels=areas.geojson
         dataset.vector={attribute: kind, crs: EPSG:25833} | dataset.labels=areas.geojson
-        dataset.encoding=colours
-        dataset.classes=[{name: background, code: 0, also: [9]}, {name: building, code: 1}, {name: road, code: 2}]
-        dataset.split.blocks={size: 30, unit: metres, buffer: 107} | dataset.split.validation_share=0.3
+        dataset.classes=[{name: a, code: 0, also: [9]}, {name: b, code: 1}, {name: c, code: 2}]
+        dataset.split.blocks={size: 48, buffer: 12} | dataset.split.validation_share=0.3 | model.depth=1
+        dataset.split.blocks={size: 48, unit: metres, buffer: 12} | dataset.split.validation_share=0.3
     """,
     "potsdam": """
         dataset.images=IRRG
-        dataset.images=RGBIR
+        dataset.images=RGBIR | augmentation.hue=0 | augmentation.saturation=0
         dataset.labels=full
         dataset.classes=5
-        dataset.split={validation: ['2_11'], test: ['2_12'], train: ['2_10', '2_11']}
-        dataset.split=standard
-        dataset.ignore=['#ff0000']
-        dataset.leave_out=['2_12']
+        dataset.split={validation: ['2_11'], train: ['2_10']}
+        dataset.ignore=['#010203']
+        dataset.leave_out=['2_13'] | dataset.split={validation: ['2_11']}
     """,
     "naic2020": """
         dataset.round=2
-        dataset.ignore=[800]
-        dataset.leave_out=['1']
+        dataset.ignore=[900]
+        dataset.leave_out=['0001']
         dataset.validation_share=0.3
     """,
 }
@@ -300,8 +301,16 @@ PAIRS = {
 
 def offers() -> tuple[Offer, ...]:
     """Return all trainings, each once."""
-    lines = [(recipe, line) for part in (PAGES, PAIRS) for recipe, text in part.items() for line in text.splitlines()]
-    all_offers = [*map(Offer, RECIPES), *(_read(recipe, line.strip()) for recipe, line in lines if line.strip())]
+    lines = [
+        (recipe, line)
+        for part in (PAGES, PAIRS)
+        for recipe, text in part.items()
+        for line in text.splitlines()
+    ]
+    all_offers = [
+        *map(Offer, RECIPES),
+        *(_read(recipe, line.strip()) for recipe, line in lines if line.strip()),
+    ]
     return tuple(dict.fromkeys(all_offers))
 
 

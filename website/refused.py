@@ -1,8 +1,9 @@
 """Page of what a training refuses, made by trying: `python -m website.refused` runs every offer.
 
 Each training of `website.offered` runs train.py for two or three steps on small made data: it trains, or is
-refused in one line. The result is kept in website/refused.json, and docs/refused.md is made of it;
-`--page` makes the page alone. TensorFlow is loaded once; each training is a fork of that process.
+refused in one line. Results are kept in website/refused.json, each when it is known, and docs/refused.md is
+made of them; the same command goes on with those that are missing. TensorFlow is loaded once; each training
+is a fork of that process.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from .offered import Offer, offers
 
 ROOT = Path(__file__).parents[1]
+TRAINS, REFUSED, FAULT = "trains", "refused", "fault"
 RESULT, PAGE = ROOT / "website" / "refused.json", ROOT / "docs" / "refused.md"
 _SECONDS = 900
 """Limit of a training; it takes some 20 of one core."""
@@ -40,15 +42,22 @@ _SMALL = {
     "training.input_workers": 0,
     "prediction.window": 128,
 }
-_LOADED = ("albumentations", "plotly.graph_objects", "pyarrow.parquet", "segmenter.training.start", "segmenter.runs.report")
+_LOADED = (
+    "albumentations",
+    "plotly.graph_objects",
+    "pyarrow.parquet",
+    "segmenter.training.start",
+    "segmenter.runs.report",
+)
 """Modules that each training would import, and that start nothing."""
 _OWN = {"folder": {"tiles.size": 32}}
 _HEAD = """\
 # What is refused
 
-Made by `python -m website.refused`, which runs `train.py` for a few steps with each setting of [the recipe](recipe.md), each
-shipped recipe with its weights, and pairs of settings. {trained} of {all} trainings train; these are refused before they
-start, each in the line that stands here:
+Made by `python -m website.refused`, which runs `train.py` for a few steps with each setting of
+[the recipe](recipe.md), each shipped recipe with its weights, and pairs of settings, without a GPU.
+{trained} of {ran} trainings train; these are refused before they start, each in the line that stands
+here.{missing}
 
 | recipe | settings | refused |
 | --- | --- | --- |
@@ -83,10 +92,10 @@ def _outcome(offer: Offer, folder: Path, run: Path) -> tuple[str, str]:
     lines = [line for line in text.splitlines() if line.strip()]
     error = next((line for line in reversed(lines) if line.startswith("error: ")), "")
     if code == 2 and error and "Traceback (most recent call last)" not in text:
-        return "refused", _without_places(error.removeprefix("error: "), folder)
+        return REFUSED, _without_places(error.removeprefix("error: "), folder)
     if code == 0 and _trained(run):
-        return "trains", ""
-    return "fault", f"exit {code}: " + " / ".join(lines[-4:])[-600:]
+        return TRAINS, ""
+    return FAULT, f"exit {code}: " + " / ".join(lines[-4:])[-600:]
 
 
 def _trained(run: Path) -> bool:
@@ -103,7 +112,7 @@ def _settings(recipe: str, folder: Path) -> list[str]:
     own = _SMALL | _OWN.get(recipe, {}) | {"dataset.root": folder / data}
     lines = [f"{key}={value}" for key, value in own.items()]
     if data == "potsdam":
-        lines.append("dataset.split={validation: ['2_11'], test: ['2_12']}")
+        lines.append("dataset.split={validation: ['2_11'], test: ['2_13']}")
     if recipe in ("potsdam_pretrained", "naic2020_pretrained"):  # no server is asked: a file of the same form
         lines.append("model.weights=KERAS_RESNET50")
     return lines
@@ -198,7 +207,9 @@ def _image(ids_HW: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _dubai(folder: Path) -> None:
-    palette = np.array([[0x3C, 0x10, 0x98], [0x84, 0x29, 0xF6], [0x6E, 0xC1, 0xE4], [0xFE, 0xDD, 0x3A], [0xE2, 0xA9, 0x29]])
+    palette = np.array(
+        [[0x3C, 0x10, 0x98], [0x84, 0x29, 0xF6], [0x6E, 0xC1, 0xE4], [0xFE, 0xDD, 0x3A], [0xE2, 0xA9, 0x29]]
+    )
     for number, tile in enumerate((1, 2, 7)):
         for part in range(2):
             ids = _blocks(5, 2 * number + part)
@@ -246,9 +257,14 @@ def _own_folder(folder: Path) -> None:
 def page(result: dict[str, str]) -> str:
     """Return the page of the offers' results: `trains`, or the line of refusal."""
     by_name = {offer.name: offer for offer in offers()}
-    refused = {name: line for name, line in result.items() if line != "trains"}
-    rows = [f"| `{by_name[name].recipe}` | {_code(by_name[name])} | {line} |" for name, line in refused.items()]
-    return _HEAD.format(trained=len(result) - len(refused), all=len(result)) + "\n".join(rows) + "\n"
+    refused = {name: line for name, line in result.items() if name in by_name and line != TRAINS}
+    rows = [
+        f"| `{by_name[name].recipe}` | {_code(by_name[name])} | {line} |" for name, line in refused.items()
+    ]
+    missing = len(by_name.keys() - result.keys())
+    told = f" {missing} of {len(by_name)} were not run yet." if missing else ""
+    ran = len(by_name) - missing
+    return _HEAD.format(trained=ran - len(refused), ran=ran, missing=told) + "\n".join(rows) + "\n"
 
 
 def _code(offer: Offer) -> str:
@@ -256,28 +272,32 @@ def _code(offer: Offer) -> str:
     return ", ".join(f"`{word}`" for word in words if word) or "as shipped"
 
 
+def kept() -> dict[str, str]:
+    """Return the results so far: `trains` or the line of refusal, by the offers' names, in their order."""
+    there = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    return {offer.name: there[offer.name] for offer in offers() if offer.name in there}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the offers, keep their results and write the page; return 1 if one has a fault."""
+    """Run the offers without a result, keep what comes, and write the page; return 1 if one has a fault."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", action="store_true", help="make the page of the kept results alone")
-    parser.add_argument("--only", help="run offers whose name holds this alone, and write nothing")
-    parser.add_argument("--part", default="1/1", help="run the i-th of n parts, as 1/2, and write to stdout")
+    parser.add_argument("--page", action="store_true", help="make the page of the results so far alone")
+    parser.add_argument("--again", action="store_true", help="run all, also those with a result")
+    parser.add_argument("--only", default="", help="run the offers whose name holds this alone")
     given = parser.parse_args(arguments)
-    if given.page:
-        PAGE.write_text(page(json.loads(RESULT.read_text())))
-        return 0
-    first, parts = map(int, given.part.split("/"))
-    chosen = [offer for offer in offers() if not given.only or given.only in offer.name][first - 1 :: parts]
-    result, faults = {}, 0
+    done = {} if given.again else kept()
+    chosen = [offer for offer in offers() if offer.name not in done and given.only in offer.name]
+    faults = 0
     with tempfile.TemporaryDirectory() as folder:
-        for offer, kind, line in outcomes(chosen, Path(folder)):
-            seconds = resource.getrusage(resource.RUSAGE_CHILDREN)
-            print(f"{seconds.ru_utime + seconds.ru_stime:.0f} s {kind}: {offer.name}: {line}", flush=True)
-            result[offer.name] = kind if kind == "trains" else line
-            faults += kind == "fault"
-    if not given.only and parts == 1 and not faults:
-        RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        PAGE.write_text(page(result))
+        for offer, kind, line in () if given.page else outcomes(chosen, Path(folder)):
+            print(f"{kind}: {offer.name}: {line}", flush=True)
+            if kind == FAULT:
+                faults += 1
+                continue
+            RESULT.write_text(
+                json.dumps(kept() | {offer.name: line or kind}, indent=1, ensure_ascii=False) + "\n"
+            )
+    PAGE.write_text(page(kept()))
     return int(faults > 0)
 
 

@@ -374,7 +374,11 @@ class Recipe(Section):
                 "expected false or auto with distribution.deterministic and {model}: max pooling has no "
                 "deterministic gradient under XLA, encoders efficientnet_lite and mobilenet_v2 have no max "
                 "pooling; got true",
-                {"model": f"model.{getattr(self.model, 'encoder', 'kind: unet')}"},
+                {
+                    "model": "model.kind: unet"
+                    if self.model.kind == "unet"
+                    else f"model.encoder: {self.model.encoder}"
+                },
             )
         if self.training.global_batch % self.training.accumulate:
             raise PydanticCustomError(

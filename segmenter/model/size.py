@@ -171,6 +171,9 @@ _WORKSPACE = 1.7
 """Factor of a process on a CPU over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
 
+ON_PROCESSOR = 1.17
+"""Factor of a process on a CPU over the tensors of a training step, at the most: measured 0.94 to 1.17
+(benchmarks.memory)."""
 BYTES_PER_PARAMETER = 16
 """In training: weight, gradient and the optimiser's two moments, in float32."""
 

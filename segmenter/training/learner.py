@@ -188,12 +188,12 @@ class Learner:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Facts that the last bits depend on: devices, how they compute and sum, the choice of `xla: auto`."""
+        """Facts that the last bits depend on: devices, their settings, the choice of `xla: auto`."""
         facts = self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
         return facts | _settings_of_bits(self._run.recipe.distribution, self._devices)
 
     def describe(self) -> list[str]:
-        """Return lines on the learning rate, the stages' rates, the micro-batches and XLA if it is left out."""
+        """Return lines on the learning rate, the stages' rates, the micro-batches, and XLA left out."""
         recipe = self._run.recipe
         schedule = describe_schedule(recipe.training, self._rate.steps)
         untried = why_untried(recipe, self._devices) if recipe.training.xla == "auto" else ""

@@ -102,7 +102,9 @@ def tried_xla(parts: StepParts, stack: Any, *, timed: bool = True) -> tuple[Step
 def _reason(error: Exception) -> str:
     """Return the line of an error that says what failed: TensorFlow's first and last lines do not."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Graph execution error", "Detected at", "[[", "["))]
+    told = [
+        line for line in lines if not line.startswith(("Graph execution error", "Detected at", "[[", "["))
+    ]
     return (told or lines or [type(error).__name__])[-1][:200]
 
 

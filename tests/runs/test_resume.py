@@ -145,7 +145,9 @@ def test_settings_that_bits_depend_on_are_told_where_they_count(tmp_path: Path) 
     save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
     same = {"distribution.deterministic": "false", "distribution.cross_device": "auto"}
-    assert checkpoint.warnings(4, MACHINE | same) == []  # which checkpoints of before have in their recipe alone
+    assert (
+        checkpoint.warnings(4, MACHINE | same) == []
+    )  # which checkpoints of before have in their recipe alone
     for key, value in (("deterministic", "true"), ("cross_device", "nccl")):
         (line,) = checkpoint.warnings(4, MACHINE | same | {f"distribution.{key}": value})
         assert line.endswith(f"distribution.{key} {same[f'distribution.{key}']} → {value}")

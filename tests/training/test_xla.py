@@ -247,7 +247,9 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     assert as_before(dropping, {}).xla is None
     assert as_before(dropping, kept, replicas=2).xla is None
     assert as_before(dropping, kept, model="another").xla is None
-    assert as_before(dropping, xla_trial.xla_facts(recipe_with(xla="auto").training, dropping.parts)).xla is None
+    assert (
+        as_before(dropping, xla_trial.xla_facts(recipe_with(xla="auto").training, dropping.parts)).xla is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from segmenter.base.machine import free_memory, usable_cores
 Workers = int | Literal["auto"]
 
 _FOR_A_CARD = 32
-"""`auto`: workers for each GPU at the most. One made 79 tiles/s beside an H200, which took 1,542 a second with
-XLA (studies/gpu_h200.md): 20; with frozen BatchNorm a card may take more (studies/four_gpus.md)."""
+"""`auto`: workers for each GPU at the most. One made 79 tiles/s beside an H200, which took 1,542 with XLA
+(studies/gpu_h200.md): 20; with frozen BatchNorm a card may take more (studies/four_gpus.md)."""
 _MOST_THREADS = 8
 """More wait for Python's lock."""
 _MORE = 8
