@@ -165,7 +165,7 @@ def test_the_page_is_what_the_code_makes(path: Path) -> None:
 
 
 def test_both_pages_together_stay_short() -> None:
-    assert sum(len(page().split()) for page in reference.PAGES.values()) <= 5100
+    assert sum(len(page().split()) for page in reference.PAGES.values()) <= 5200
 
 
 def test_every_setting_is_a_row_of_its_section() -> None:

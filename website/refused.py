@@ -82,7 +82,8 @@ def outcomes(chosen: Sequence[Offer], folder: Path) -> Iterator[tuple[Offer, str
 
 def _outcome(offer: Offer, folder: Path, run: Path) -> tuple[str, str]:
     words = [str(ROOT / "configs" / f"{offer.recipe}.yaml"), "--run", str(run), *offer.options]
-    if "--logical-devices" not in words:
+    elsewhere = any(f"strategy={kind}" in offer.name for kind in ("tpu", "parameter_server"))
+    if "--logical-devices" not in words and not elsewhere:
         words += ["--logical-devices", "1"]
     for setting in (*_settings(offer.recipe, folder), *offer.settings):
         words += ["--set", _in(setting, folder)]

@@ -181,7 +181,7 @@ class Checkpoint:
 
 def _on_other_devices(recipe: Mapping[str, Any]) -> str:
     """Return text on how another number of devices changes the rest of a training."""
-    known = recipe_from(recipe, "the checkpoint's recipe")
+    known = recipe_from(dict(recipe), "the checkpoint's recipe")
     model, micro_batches = known.model, known.training.accumulate
     felt = ["BatchNorm's statistics"] if model.batch_norms(known.training.freeze_norms) else []
     felt += ["dropout's masks"] if model.dropout or getattr(model, "drop_path", 0) else []

@@ -225,7 +225,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_is_proposed_fits(kind: str, count: int, free: list[int]) -> None:
     """The batch, or the number of parts, that a warning names brings none."""
     devices, recipe = (
-        devices_of(kind, count, 11 / (count if kind == "GPU" else 1)),
+        devices_of(kind, count, 12 / (count if kind == "GPU" else 1)),
         recipe_of(global_batch=48),
     )
     said = check_memory(recipe, devices, TILE, 10**7)
