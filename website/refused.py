@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from .offered import Offer, offers
+from website.offered import Offer, offers
 
 ROOT = Path(__file__).parents[1]
 TRAINS, REFUSED, FAULT = "trains", "refused", "fault"
