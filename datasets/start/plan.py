@@ -41,6 +41,8 @@ _ROOM, _FILLED = 0.9, 0.87
 _ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, ON_PROCESSOR)
 """Bytes beside the tiles, and the share of the counted bytes that these take at the most (benchmarks.memory;
 on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 94 MiB, 2.77 in 3 steps of 16)."""
+_MOST_TILES = 512
+"""Tiles of a step that fills the cards, at the most."""
 _MOST_RATE = 4
 """Times the learning rate that was tried, whatever the batch."""
 _LEAST_UPDATES = 1_000
@@ -208,7 +210,7 @@ def _filling(draft: Draft) -> int:
     cards, count = len(draft.cards), len(draft.index)
     fixed, of_tile = _step_bytes(draft)
     tiles_a_card = int((_FILLED * draft.budget - fixed) / of_tile)
-    of_tiles = count * _passes(count) // _LEAST_UPDATES // max(1, cards)
+    of_tiles = min(_MOST_TILES, count * _passes(count) // _LEAST_UPDATES) // max(1, cards)
     return cards * max(0, min(tiles_a_card, of_tiles))
 
 

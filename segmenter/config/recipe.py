@@ -371,9 +371,9 @@ class Recipe(Section):
         if self.training.xla is True and self.distribution.deterministic and self.model.max_pooled:
             raise PydanticCustomError(
                 "training.xla",
-                "expected false or auto with distribution.deterministic and {model}: max pooling has no "
-                "deterministic gradient under XLA, encoders efficientnet_lite and mobilenet_v2 have no max "
-                "pooling; got true",
+                "expected false or auto with distribution.deterministic and {model} (max pooling has no "
+                "deterministic gradient under XLA; efficientnet_lite0 and mobilenet_v2 have no max pooling), "
+                "got true",
                 {
                     "model": "model.kind: unet"
                     if self.model.kind == "unet"
