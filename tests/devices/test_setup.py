@@ -21,7 +21,7 @@ from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device, computed_on, cuda_libraries, loaded_version, memory_limits
-from segmenter.devices.strategy import Devices, dealt, describe, make_devices
+from segmenter.devices.strategy import Devices, dealt, describe, has_kernels, make_devices
 from segmenter.extras.unequal_cards.measured import quickest, with_given
 from tests.helpers.refusals import refused
 
@@ -321,6 +321,14 @@ def test_a_loaded_librarys_version_is_what_it_says_itself_not_its_packages(tmp_p
     ctypes.CDLL(str(library))
     assert loaded_version(*form) == "9.14.3"
     assert "cuDNN 9.14.3" in cuda_libraries()
+
+
+@pytest.mark.parametrize(
+    ("capability", "there"),
+    [((7, 5), True), ((8, 0), True), ((8, 6), True), ((6, 1), False), ((9, 0), False), ((12, 0), False)],
+)
+def test_cards_without_machine_code_of_their_own_are_known(capability: tuple[int, int], there: bool) -> None:
+    assert has_kernels(capability, ["sm_70", "sm_80", "sm_89", "compute_90"]) is there
 
 
 THREE = [Device(f"CPU:{i}", "its model", "", "CPU") for i in range(3)]
