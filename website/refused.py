@@ -31,8 +31,8 @@ from website.offered import Offer, offers
 ROOT = Path(__file__).parents[1]
 TRAINS, REFUSED, FAULT = "trains", "refused", "fault"
 RESULT, PAGE = ROOT / "website" / "refused.json", ROOT / "docs" / "refused.md"
-_SECONDS = 900
-"""Limit of a training; it takes some 20 of one core."""
+_SECONDS = 3600
+"""Limit of a training; it takes some 20 of one core, with XLA minutes."""
 _SMALL = {
     "tiles.size": 64,
     "tiles.overlap": 0,
