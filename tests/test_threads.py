@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from segmenter.base.threads import Prefetch
+from segmenter.base.terminal import listening
+from segmenter.base.threads import Prefetch, told_while
 from tests.helpers.time_limits import wait_until
 
 
@@ -110,3 +111,16 @@ def test_who_gives_up_need_not_wait_for_a_file_that_does_not_come() -> None:
     assert not never.is_set()
     never.set()
     feeder.close()
+
+
+def test_what_takes_long_is_told_until_it_ends() -> None:
+    with listening() as said, told_while("compiling", every=0.001):
+        wait_until(lambda: len(said.lines) > 2)
+    assert all(line.startswith("compiling: ") for line in said.lines)
+    assert not any(thread.name == "told while" for thread in threading.enumerate())
+
+
+def test_what_is_short_is_not_told() -> None:
+    with listening() as said, told_while("compiling"):
+        pass
+    assert said.lines == []

@@ -92,6 +92,26 @@ def _rows(
             yield from _rows(inner, f"{key}{within}")
 
 
+def keys_of(recipe: type[BaseModel], kinds: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield (kind, key) of every optional setting of a recipe; keys that all kinds share have no kind."""
+    for name, field in recipe.model_fields.items():
+        section = _section_of(field.annotation)
+        if name in kinds:
+            rows = {kind: dict(_rows(each)) for kind, each in kinds[name].items()}
+            first = next(iter(rows.values()))
+            for kind, of_kind in rows.items():
+                for key, row in of_kind.items():
+                    shared = all(other.get(key) == row for other in rows.values())
+                    if not row[1].startswith("needed") and key != "kind" and (not shared or of_kind is first):
+                        yield "" if shared else kind, f"{name}.{key}"
+        elif section is not None:
+            yield from (
+                ("", f"{name}.{key}") for key, row in _rows(section) if not row[1].startswith("needed")
+            )
+        elif field.description is not None and not field.is_required():
+            yield "", name
+
+
 def _section_of(annotation: Any) -> type[BaseModel] | None:
     """The section that a setting holds, or a list of it; None: it holds none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -37,10 +37,10 @@ class ReviewRequest:
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
     root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
     cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", least=1)
-    most: int = option(200, "findings (default: 200)", "N", least=1)
+    most: int | None = option(None, "findings (default: 200)", "N", least=1)
     points: int | None = option(None, "places to label (default: 50)", "N", least=1)
     apart: int | None = option(None, "between places (default: 256)", "PX", least=1)
-    insist: bool = option(False, "take other pixel types or units")
+    insist: bool = option(False, "with --unlabelled: take other pixel types or units")
     overwrite: bool = option(False, "replace results")
 
     def __post_init__(self) -> None:
@@ -48,8 +48,11 @@ class ReviewRequest:
             raise ConfigError("--cell", expected=f"at least {_LEAST_CELL} pixels", got=self.cell)
         if self.unlabelled and self.root is not None:
             raise ConfigError("--root", "is for labelled scenes", remedy="leave it out beside --unlabelled")
-        if not self.unlabelled and (self.points or self.apart):
-            raise ConfigError("--points and --apart", "are for --unlabelled", remedy="name its images")
+        if not self.unlabelled and (self.points or self.apart or self.insist):
+            names = "--points, --apart and --insist"
+            raise ConfigError(names, "are for --unlabelled", remedy="name its images")
+        if self.unlabelled and self.most:
+            raise ConfigError("--most", "is for findings in labels", remedy="say --points with --unlabelled")
 
 
 _LEAST_CELL = 8
@@ -57,8 +60,8 @@ _LEAST_CELL = 8
 
 _NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio")), ".html": ("report", ("jinja2", "plotly"))}
 """Files that an extra writes, with the extra and its packages."""
-_CELL, _PLACE, _PLACES, _APART = 16, 128, 50, 256
-"""Sides of squares if none is asked, of findings and of places to label; places, and pixels between them."""
+_CELL, _PLACE, _PLACES, _APART, _MOST = 16, 128, 50, 256, 200
+"""Sides of squares if none is asked, of findings and of places to label; places, pixels between; findings."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +89,7 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     classes = runs[0].classes
     with _files(request, "review", (".csv", ".gpkg", ".html")) as files:
         all_judged = list(judged(judges, request.cell or _CELL))
-        found = findings(all_judged, len(classes), request.most)
+        found = findings(all_judged, len(classes), request.most or _MOST)
         names = classes.names
         columns = {
             "label": [names[each.label] for each in found],

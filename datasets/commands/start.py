@@ -28,13 +28,21 @@ _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
 
 
+_CARDS = re.compile(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(GB|GiB|G)?\s*", re.IGNORECASE)
+
+
 def _gpus(text: str) -> tuple[int, ...]:
     """Return the GiB of each card of a text as `4x11GB` or `2x24GB,11GB`."""
     cards: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(?:GB|GiB|G)?\s*", part, re.IGNORECASE)
+        match = _CARDS.fullmatch(part)
         if match is None or not int(match[2]) or match[1] == "0":
             raise argparse.ArgumentTypeError(f"expected cards as 4x11GB or 2x24GB,1x11GB, got {text!r}")
+        if match[1] is None and match[3] is None:  # a number alone is a count to most people
+            raise argparse.ArgumentTypeError(
+                f"expected the memory of each card, got {text!r}: {match[2]} cards of 11 GB are "
+                f"{match[2]}x11GB, one card of {match[2]} GB is {match[2]}GB"
+            )
         cards += [int(match[2])] * int(match[1] or 1)
     return tuple(cards)
 

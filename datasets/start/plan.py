@@ -17,7 +17,7 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.diagnosis.limits import planned
 from segmenter.grid.labels import IGNORE
-from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
+from segmenter.model.size import BYTES_PER_PARAMETER, ON_PROCESSOR, parts_that_fit
 from segmenter.pages.parts import percent
 from segmenter.sampling.forecast import holds
 from segmenter.sampling.kinds import MOST_CLASSES
@@ -37,11 +37,15 @@ _LEAST_STEPS = 8
 """In an epoch."""
 _FEW_REPEATS = 0.05
 """Share of the tiles that may be shown again for the sake of a class."""
-_ROOM = 0.9
-"""Share of the memory that a step may take."""
-_ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, 0.83)
+_ROOM, _FILLED = 0.9, 0.87
+"""Shares of the memory that a step may take, and that it takes on cards where there are tiles enough."""
+_ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, ON_PROCESSOR)
 """Bytes beside the tiles, and the share of the counted bytes that these take at the most (benchmarks.memory;
-on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 132 MiB, 2.77 in 3 steps of 16)."""
+on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 94 MiB, 2.77 in 3 steps of 16)."""
+_MOST_TILES = 512
+"""Tiles of a step that fills the cards, at the most."""
+_MOST_RATE = 4
+"""Times the learning rate that was tried, whatever the batch."""
 _LEAST_UPDATES = 1_000
 """Steps of a training: the recipes of Dubai have 900 and 1,400."""
 _BETWEEN_VALIDATIONS = 50
@@ -174,7 +178,8 @@ def sampling(draft: Draft) -> Iterator[Choice]:
 def batch(draft: Draft) -> Iterator[Choice]:
     """Take the smallest batch at which classes force hardly any repeats, with steps enough, if parts fit.
 
-    If none of these holds all classes, take the next larger one that does.
+    If none of these holds all classes, take the next larger one that does. Cards are filled as far as the
+    usual epochs then have a thousand steps: the same tiles are seen, sooner (studies/four_gpus.md).
 
     From docs/settings.md: 8 below 2,000 tiles, 16 to 64 above; at least 8 steps an epoch.
     """
@@ -188,7 +193,8 @@ def batch(draft: Draft) -> Iterator[Choice]:
     chosen = free[0] if free else min(held, key=lambda b: (held[b], b))
     if math.isinf(_repeats(draft, chosen)):  # too small for all classes
         chosen = next((b for b in _BATCHES if b > chosen and math.isfinite(_repeats(draft, b))), chosen)
-    chosen = -(-chosen // cards) * cards
+    chosen = max(-(-chosen // cards) * cards, _filling(draft))
+    held.setdefault(chosen, _repeats(draft, chosen))
     holds_N = holds(draft.index.counts_NK[:, draft.rarest], draft.recipe.sampling.min_pixels)
     rare = f"{names[draft.rarest]} is in {holds_N.sum()} of {counted(count, 'tile')}"
     repeats = held.get(chosen, math.inf)
@@ -198,6 +204,27 @@ def batch(draft: Draft) -> Iterator[Choice]:
     yield Choice("training.global_batch", chosen, f"{rare}{cost}; {memory}")
     if parts > 1:
         yield Choice("training.accumulate", parts, f"{chosen // cards} tiles at once would not fit")
+
+
+def _filling(draft: Draft) -> int:
+    """Return the tiles of a step that fill the cards, if so many leave steps enough; 0 without cards."""
+    cards, count = len(draft.cards), len(draft.index)
+    fixed, of_tile = _step_bytes(draft)
+    tiles_a_card = int((_FILLED * draft.budget - fixed) / of_tile)
+    of_tiles = min(_MOST_TILES, count * _passes(count) // _LEAST_UPDATES) // max(1, cards)
+    return cards * max(0, min(tiles_a_card, of_tiles))
+
+
+def _passes(count: int) -> int:
+    """Return the epochs of a training on so many tiles, if they have steps enough."""
+    return 40 if count >= _MANY else 50
+
+
+def _step_bytes(draft: Draft) -> tuple[float, float]:
+    """Return the bytes that a step takes beside its tiles, and those of a tile."""
+    size = draft.size_of(draft.recipe.model)
+    beside, share = _ON_CARDS if draft.cards else _ON_PROCESSOR
+    return size.parameters * BYTES_PER_PARAMETER + beside, share * size.tile_bytes
 
 
 def _repeats(draft: Draft, size: int) -> float:
@@ -217,9 +244,7 @@ def _parts(draft: Draft, tiles_a_card: int) -> tuple[int, float]:
     Raises:
         DatasetError: not even one tile fits.
     """
-    size = draft.size_of(draft.recipe.model)
-    beside, share = _ON_CARDS if draft.cards else _ON_PROCESSOR
-    fixed, of_tile = size.parameters * BYTES_PER_PARAMETER + beside, share * size.tile_bytes
+    fixed, of_tile = _step_bytes(draft)
     fits = int((_ROOM * draft.budget - fixed) / of_tile)
     if fits < 1:
         raise DatasetError(
@@ -296,7 +321,7 @@ def length(draft: Draft) -> Iterator[Choice]:
     steps, other = _epoch_steps(draft), ""
     hours = draft.hours
     if hours is None or draft.gpus is not None:
-        epochs = max(40 if count >= _MANY else 50, -(-_LEAST_UPDATES // steps))
+        epochs = max(_passes(count), -(-_LEAST_UPDATES // steps))
         reason = counted(count, "tile")
         if hours is not None:
             reason += "; hours are measured on the machine that trains, not for --gpus"
@@ -340,11 +365,11 @@ def rate(draft: Draft) -> Iterator[Choice]:
     """Scale the learning rate by the root of the batch (Malladi et al., arXiv:2205.10287) from tried ones.
 
     1.5e-3 at 8 tiles with a slower encoder, 2e-3 at 16 from scratch, as configs/dubai_pretrained.yaml and
-    configs/dubai.yaml have.
+    configs/dubai.yaml have; never more than four times as much, which nobody tried.
     """
     training = draft.recipe.training
     peak, of = (1.5e-3, 8) if draft.pretrained else (2e-3, 16)
-    value = float(f"{peak * math.sqrt(training.global_batch / of):.2g}")
+    value = float(f"{peak * min(math.sqrt(training.global_batch / of), _MOST_RATE):.2g}")
     steps = training.epochs * _epoch_steps(draft)
     yield Choice("training.learning_rate", value, f"{peak:g} at {of} tiles, by the root of the batch")
     yield Choice("training.schedule", "cosine", f"over {counted(steps, 'step')}")

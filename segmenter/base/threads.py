@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import itertools
 import os
 import queue
 import threading
@@ -14,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
+
+from segmenter.base.terminal import say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -61,6 +64,26 @@ def in_threads(
             at_end()
             for future in waiting:
                 future.cancel()
+
+
+@contextlib.contextmanager
+def told_while(doing: str, every: float = 60.0) -> Iterator[None]:
+    """Print what the block is doing and for how long, each time that many seconds have passed."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        times = itertools.count(1)
+        while not ended.wait(every):
+            say(f"{doing}: {next(times) * every / 60:.0f} min so far")
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(tell,), name="told while", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 Spread = Callable[..., Iterator[Any]]

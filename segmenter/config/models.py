@@ -16,6 +16,10 @@ NOT_ATROUS = frozenset({"densenet121", "convnext_tiny"})
 
 NOTHING_AT_STRIDE_2 = frozenset({"convnext_tiny"})
 """Encoders whose first layer shrinks by more than 2."""
+WITHOUT_BATCHNORM = frozenset({"convnext_tiny"})
+"""Encoders without BatchNorm; every decoder has it."""
+MAX_POOLED = frozenset({"resnet18", "resnet34", "resnet50", "keras_resnet50", "densenet121"})
+"""Encoders with max pooling."""
 
 
 class UNetConfig(Section):
@@ -33,6 +37,15 @@ class UNetConfig(Section):
     )
     normalisation: Literal["batch", "none"] = setting("batch", "", "batch: synchronised over the replicas")
     dropout: float = setting(0.0, "probability", "at the deepest level, where weights are most", ge=0, lt=1)
+
+    @property
+    def max_pooled(self) -> bool:
+        """True if the model has max pooling, which has no deterministic gradient under XLA."""
+        return True
+
+    def batch_norms(self, frozen: str) -> bool:
+        """Return True if some BatchNorm takes its statistics from batches, under `training.freeze_norms`."""
+        return self.normalisation == "batch" and frozen != "all"
 
     @property
     def stride(self) -> int:
@@ -92,6 +105,15 @@ class EncoderDecoderConfig(Section):
         0.0, "probability", "that the last residual block is left out, less for those before", ge=0, lt=1
     )
     dropout: float = setting(0.0, "probability", "before the last convolution", ge=0, lt=1)
+
+    @property
+    def max_pooled(self) -> bool:
+        """True if the model has max pooling, which has no deterministic gradient under XLA."""
+        return self.encoder in MAX_POOLED
+
+    def batch_norms(self, frozen: str) -> bool:
+        """Return True if some BatchNorm takes its statistics from batches, under `training.freeze_norms`."""
+        return frozen != "all"
 
     @property
     def stride(self) -> int:

@@ -368,6 +368,18 @@ class Recipe(Section):
             )
         if self.training.accumulate > 1 and self.training.xla is True:
             raise PydanticCustomError("training.xla", "expected false with accumulate above 1, got true")
+        if self.training.xla is True and self.distribution.deterministic and self.model.max_pooled:
+            raise PydanticCustomError(
+                "training.xla",
+                "expected false or auto with distribution.deterministic and {model} (max pooling has no "
+                "deterministic gradient under XLA; efficientnet_lite0 and mobilenet_v2 have no max pooling), "
+                "got true",
+                {
+                    "model": "model.kind: unet"
+                    if self.model.kind == "unet"
+                    else f"model.encoder: {self.model.encoder}"
+                },
+            )
         if self.training.global_batch % self.training.accumulate:
             raise PydanticCustomError(
                 "training.accumulate",

@@ -6,6 +6,7 @@ TensorFlow reads some settings when it is imported (`load_tensorflow`) and the r
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import logging
@@ -66,13 +67,54 @@ def how_to_install() -> str:
     return f"run {installation('cpu')}, or with NVIDIA GPUs {installation('gpu')}"
 
 
+_LIBRARIES = {
+    "CUDA": ("libcudart", "cudaRuntimeGetVersion", (1000, 10), "cuda-runtime"),
+    "cuBLAS": ("libcublasLt", "cublasLtGetVersion", (10_000, 100), "cublas"),
+    "cuDNN": ("libcudnn", "cudnnGetVersion", (10_000, 100), "cudnn"),
+    "NCCL": ("libnccl", "ncclGetVersion", (10_000, 100), "nccl"),
+}
+"""Library: its file, the function that tells its version, that number's digits, its Python package."""
+
+
 def cuda_libraries() -> str:
-    """Return the versions of CUDA, cuDNN and NCCL, if installed as Python packages."""
-    versions = []
-    for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
-        with suppress(PackageNotFoundError):
-            versions.append(f"{name} {version(f'nvidia-{package}-cu12')}")
-    return ", ".join(versions) or "of the system"
+    """Return the versions of CUDA, cuBLAS, cuDNN and NCCL in this process, else of their Python packages.
+
+    TensorFlow may find others than the packages': of the system, or by LD_LIBRARY_PATH.
+    """
+    found = {name: loaded_version(*each[:3]) or _packaged(each[3]) for name, each in _LIBRARIES.items()}
+    return ", ".join(f"{name} {number}" for name, number in found.items() if number) or "of the system"
+
+
+def loaded_version(file: str, function: str, digits: tuple[int, int]) -> str:
+    """Return the version that a library loaded into this process tells; empty text if it is not loaded.
+
+    Args:
+        file: its name without version and ending, as `libcudnn`.
+        function: its function without arguments that returns the version, or that writes it to an int.
+        digits: what major and minor version are multiplied by in it.
+    """
+    paths = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    path = next((path for path in paths if Path(path).name.startswith(f"{file}.so")), None)
+    if path is None:
+        return ""
+    number = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        call = getattr(ctypes.CDLL(path), function)
+        if function.startswith(("cuda", "nccl")):
+            call(ctypes.byref(number))
+        else:
+            call.restype = ctypes.c_size_t
+            number.value = call()
+        major, rest = divmod(number.value, digits[0])
+        return ".".join(map(str, (major, *divmod(rest, digits[1]))))
+    return ""
+
+
+def _packaged(name: str) -> str:
+    """Return the version of a Python package with a library of CUDA 12, as far as libraries tell it."""
+    with suppress(PackageNotFoundError):
+        return ".".join(version(f"nvidia-{name}-cu12").split(".")[:3])
+    return ""
 
 
 _GREETINGS = (

@@ -415,17 +415,46 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
     return "\n".join([*lines, *_warnings(devices), *slow])
 
 
-def _without_bfloat16(devices: Devices) -> list[str]:
-    """Return a warning for each GPU model that emulates bfloat16 without hardware units."""
+def compiling(devices: Devices) -> str:
+    """Return what is done before the first step, for a line while it takes long."""
     import tensorflow as tf
 
-    cards = {device.card for device in devices.used}
-    models = set()
+    code = tf.sysconfig.get_build_info().get("cuda_compute_capabilities", ())
+    models = {model for model, capability in _capabilities(devices) if not has_kernels(capability, code)}
+    if not models:
+        return "compiling the training step"
+    return (
+        f"compiling the training step and TensorFlow's kernels for {' and '.join(sorted(models))}, which has "
+        "none of its own in it (once on a machine: CUDA keeps them in ~/.nv/ComputeCache)"
+    )
+
+
+def has_kernels(capability: tuple[int, ...], code: Sequence[str]) -> bool:
+    """Return whether a build of TensorFlow has machine code for a card: `sm_70` runs on 7.x from 7.0 on.
+
+    For others the driver compiles `compute_90` and the like at the first use of each kernel.
+    """
+    numbers = [name.removeprefix("sm_") for name in code if name.startswith("sm_")]
+    return any(capability[0] == int(n[:-1]) and capability[1] >= int(n[-1]) for n in numbers if n.isdigit())
+
+
+def _capabilities(devices: Devices) -> list[tuple[str, tuple[int, ...]]]:
+    """Return model with compute capability, and the capability, of each used card that tells it."""
+    import tensorflow as tf
+
+    cards, found = {device.card for device in devices.used}, []
     for gpu in tf.config.get_visible_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
-        capability = details.get("compute_capability", _BFLOAT16)
-        if gpu.name.removeprefix("/physical_device:") in cards and capability < _BFLOAT16:
-            models.add(f"{details.get('device_name', 'GPU')} ({'.'.join(map(str, capability))})")
+        capability = details.get("compute_capability")
+        if capability and gpu.name.removeprefix("/physical_device:") in cards:
+            model = f"{details.get('device_name', 'GPU')} ({'.'.join(map(str, capability))})"
+            found.append((model, tuple(capability)))
+    return found
+
+
+def _without_bfloat16(devices: Devices) -> list[str]:
+    """Return a warning for each GPU model that emulates bfloat16 without hardware units."""
+    models = {model for model, capability in _capabilities(devices) if capability < _BFLOAT16}
     return [
         f"warning: training.precision: mixed_bfloat16: expected compute capability 8.0 or more, {model} has "
         "no units for it; mixed_float16 is quicker there"

@@ -162,10 +162,18 @@ _IN_PLACE = {
     "Dropout",
     "Softmax",
 }
+_NEITHER = {
+    *("Add", "Subtract", "Concatenate", "UpSampling2D", "BilinearUpSampling", "ZeroPadding2D", "Cropping2D"),
+    *("AveragePooling2D", "GlobalAveragePooling2D", "Reshape", "SpreadParts"),
+}
+"""Layers whose gradient needs neither input nor output."""
 _WORKSPACE = 1.7
 """Factor of a process on a CPU over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
 
+ON_PROCESSOR = 1.17
+"""Factor of a process on a CPU over the tensors of a training step, at the most: measured 0.94 to 1.17
+(benchmarks.memory)."""
 BYTES_PER_PARAMETER = 16
 """In training: weight, gradient and the optimiser's two moments, in float32."""
 
@@ -178,22 +186,52 @@ def parts_that_fit(tiles: int, fits: int) -> int:
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
     """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.
 
-    The forward pass keeps each layer's output; the backward pass adds the gradients of the largest layers: Σ
-    over layers of output elements × bytes, plus twice the largest layer. In mixed float16, outputs take 2
-    bytes, except in the float32 head and in BatchNorm, which computes in float32: Keras keeps its input and
-    output in float32 (4 + 4); `SyncBatchNorm` keeps neither, and needs 4 in the backward pass. In float64
-    everything takes twice as much. `python -m benchmarks.memory` compares the formula with a real step.
+    The forward pass keeps the tensors that gradients are computed from (`_kept`); the backward pass adds the
+    gradients of the largest layers: Σ over kept tensors of elements × bytes, plus twice the largest tensor.
+    In float32 that is 2 % above a U-Net's peak on an H200; in float64 everything takes twice as much. Under
+    XLA, which gives each tensor its place beforehand, it is an upper bound.
+
+    In mixed float16 TensorFlow's allocator takes 1.5 to 1.8 times the living tensors: there every layer's
+    output counts, with 2 bytes, and 4 in the float32 head and in `SyncBatchNorm`, which computes in float32;
+    Keras' own keeps its input and output in float32 (4 + 4). That is right to 9 % on an H200
+    (studies/gpu_h200.md). `python -m benchmarks.memory` compares the formula with a real step.
     """
     graph = graph_of(model)
     planes = planes_of(graph)
+    kept = range(len(graph.shapes)) if mixed else _kept(graph)
     image = [4 * _elements(graph, planes, tensor, height, width) for tensor in graph.inputs]
     sizes = image + [
         _elements(graph, planes, tensor, height, width) * _bytes_per_element(call, mixed)
         for call in graph.calls
         for tensor in call.outputs
+        if tensor in kept
     ]
     twice = 2 if model.outputs[0].dtype == "float64" else 1
     return twice * (sum(sizes) + 2 * max(sizes))
+
+
+def _kept(graph: Graph) -> set[int]:
+    """Return the tensors of a graph that its backward pass is computed from, and its outputs.
+
+    A convolution's, a BatchNorm's or a product's gradient needs the input; a ReLU's, the output; that of a
+    sum, a concatenation, or of resampling, neither.
+    """
+    kept = set(graph.outputs)
+    for call in graph.calls:
+        if _is_relu(call):
+            kept.update(call.outputs)
+        elif call.kind not in _NEITHER:
+            kept.update(call.inputs)
+        if call.kind in ("MaxPooling2D", "Softmax"):
+            kept.update(call.outputs)
+    return kept
+
+
+def _is_relu(call: Call) -> bool:
+    function = getattr(call.operation, "activation", None)
+    return call.kind == "ReLU" or (
+        call.kind == "Activation" and getattr(function, "__name__", "") in ("relu", "relu6")
+    )
 
 
 def inference_bytes_per_pixel(model: Any) -> float:

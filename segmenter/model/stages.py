@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from segmenter.base.errors import ConfigError
-from segmenter.config.models import NOTHING_AT_STRIDE_2, ModelConfig, UNetConfig
+from segmenter.config.models import NOTHING_AT_STRIDE_2, WITHOUT_BATCHNORM, ModelConfig, UNetConfig
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.decoders import DECODERS
 from segmenter.model.size import stage_of, weight_shapes
@@ -140,16 +140,18 @@ def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
 
 
 def stages_told(config: ModelConfig) -> dict[str, str]:
-    """Return the stages of a model, each by the path of one weight, without building the model.
+    """Return the stages of a model by paths of few weights, without building the model.
 
-    The law: the stages are those of `building.stages_of`.
+    The law: the stages, and the parts that have BatchNorm, are those of `building.stages_of`.
     """
     if isinstance(config, UNetConfig):
         return {path: stage_of(path, config) for path in weight_shapes(config, 1, 1)}
     first = 2 if config.encoder in NOTHING_AT_STRIDE_2 else 1
     encoder = {f"stage{n}": f"encoder stage {n}" for n in range(first, 6)}
     decoder = {f"decoder_{n}": f"decoder stage {n}" for n in range(1, DECODERS[config.decoder].stages + 1)}
-    return {**encoder, **decoder, "logits": "head"}
+    norms = {} if config.encoder in WITHOUT_BATCHNORM else {"norm/moving_mean": "encoder stage 5"}
+    norms["decoder_norm/moving_mean"] = "decoder stage 1"
+    return {**encoder, **decoder, **norms, "logits": "head"}
 
 
 def joined_stages(stages: list[str]) -> str:

@@ -32,6 +32,7 @@ from segmenter.base.files import FileState, file_state, make_folder, remove_left
 from segmenter.base.invocation import invocation, typed
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
+from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.runs.checkpoints import (
     BEST,
@@ -165,7 +166,10 @@ class Checkpoint:
             lines.append(
                 f"made with other versions, the bits of what follows may differ: {', '.join(changed)}"
             )
-        if changed := _changes(self.facts.computed_on, computed_on):
+        settings = flat_settings(recipe_from(self.facts.recipe, str(self.path)))
+        there = {key: str(settings[key]).lower() for key in computed_on if key in settings}
+        there |= {key: value for key, value in self.facts.computed_on.items() if key not in settings}
+        if changed := _changes(there, computed_on):
             lines.append(f"computed otherwise, the bits of what follows may differ: {', '.join(changed)}")
         if self.facts.replicas != replicas:
             follows = _on_other_devices(self.facts.recipe)
@@ -177,13 +181,14 @@ class Checkpoint:
 
 def _on_other_devices(recipe: Mapping[str, Any]) -> str:
     """Return text on how another number of devices changes the rest of a training."""
-    model, micro_batches = recipe.get("model", {}), recipe.get("training", {}).get("accumulate", 1)
-    felt = ["BatchNorm's statistics"] if model.get("normalisation") == "batch" else []
-    felt += ["dropout's masks"] if model.get("dropout") else []
+    known = recipe_from(dict(recipe), "the checkpoint's recipe")
+    model, micro_batches = known.model, known.training.accumulate
+    felt = ["BatchNorm's statistics"] if model.batch_norms(known.training.freeze_norms) else []
+    felt += ["dropout's masks"] if model.dropout or getattr(model, "drop_path", 0) else []
     if micro_batches > 1 and felt:
         return (
-            f"what follows is another training, not the same but for rounding: each of the {micro_batches} "
-            f"micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
+            f"what follows is another training, which differs in more than rounding: each of the "
+            f"{micro_batches} micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
         )
     return "what follows is the same but for rounding"
 

@@ -461,7 +461,7 @@ def _raised(
     rng: np.random.Generator,
 ) -> _Promise:
     """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
-    wished_P, fits_P = wishes.amounts(found.promised, batch)
+    wished_P, fits_P = wishes.amounts(found.promised, batch, found.asked)
     most, often, rows = None, table.tiles, found.needed.steps
     if max_repeats is not None:
         often = 1 + max_repeats

@@ -176,11 +176,16 @@ class Wishes:
         class_P = tuple(part.class_id for part in table.parts)
         return cls(class_P, tuple(odds_P.tolist()), by_hand, config.lift, blocks)
 
-    def amounts(self, promised: Sequence[int], batch: int) -> tuple[Ints, Ints]:
+    def amounts(
+        self, promised: Sequence[int], batch: int, asked: Sequence[int] | None = None
+    ) -> tuple[Ints, Ints]:
         """Return the tiles of promised columns as wished, and as they fit into a row, in 1/1024 of a tile.
 
         By the odds, max(1, odds · batch). If the sum exceeds the row, as if each tile held one class, the
         amounts beyond 1 shrink in proportion: those by the odds first.
+
+        Args:
+            asked: promised columns that some tile lacks; beside amounts by hand, the others need no place.
         """
         hand = dict(self.by_hand)
         class_P = np.array([self.class_P[p] for p in promised], np.int64)
@@ -190,8 +195,9 @@ class Wishes:
         parts = {c: self.blocks * int((class_P == c).sum()) for c in hand}
         tiles_P = np.array([-(-hand.get(c, 0) // parts.get(c, 1)) for c in class_P.tolist()], np.int64)
         wished_P = np.maximum(ONE, np.where(by_hand_P, tiles_P * ONE, by_odds_P))
-        fits_P, room = wished_P.copy(), max(0, batch - len(promised)) * ONE
-        for chosen_P in (by_hand_P, ~by_hand_P):
+        placed_P = np.isin(promised, promised if asked is None or not hand else asked)
+        fits_P, room = wished_P.copy(), max(0, batch - int(placed_P.sum())) * ONE
+        for chosen_P in (by_hand_P & placed_P, ~by_hand_P & placed_P):
             beyond_P = wished_P[chosen_P] - ONE
             if (total := int(beyond_P.sum())) > room:
                 fits_P[chosen_P] = ONE + beyond_P * room // total

@@ -92,9 +92,10 @@ def describe(fitted: Fitted) -> str:
             "probabilities stay the model's own"
         )
     return (
-        f"calibration: temperature {fitted.calibration.temperature:.3g}{kind}; expected calibration error on "
-        f"ground left out of the fit {before.ece:.2%} → {after.ece:.2%}, mIoU {before.miou:.2%} → "
-        f"{after.miou:.2%}; {CALIBRATION}, which predict.py uses"
+        f"calibration: temperature {fitted.calibration.temperature:.3g}{kind}; on ground left out of the fit "
+        f"negative log-likelihood, which decides, {before.nll:.4g} → {after.nll:.4g}, expected calibration "
+        f"error {before.ece:.2%} → {after.ece:.2%}, mIoU {before.miou:.2%} → {after.miou:.2%}; "
+        f"{CALIBRATION}, which predict.py uses"
     )
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, TrainingError
+from segmenter.config.devices import DistributionConfig
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import greet_in_half_floats
 from segmenter.devices.strategy import Devices
@@ -41,6 +42,7 @@ from segmenter.training.step import (
     make_steps,
     optimiser_arrays,
     tried_xla,
+    why_untried,
     with_xla_as_before,
     xla_facts,
     xla_of,
@@ -186,14 +188,18 @@ class Learner:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Facts that the last bits depend on: devices and the choice of `xla: auto`."""
-        return self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
+        """Facts that the last bits depend on: devices, their settings, the choice of `xla: auto`."""
+        facts = self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
+        return facts | _settings_of_bits(self._run.recipe.distribution, self._devices)
 
     def describe(self) -> list[str]:
-        """Return lines on the learning rate, the stages' rates and the micro-batches."""
+        """Return lines on the learning rate, the stages' rates, the micro-batches, and XLA left out."""
         recipe = self._run.recipe
         schedule = describe_schedule(recipe.training, self._rate.steps)
-        return [*filter(None, (schedule, self.pace.describe(), describe_accumulation(recipe, self._devices)))]
+        untried = why_untried(recipe, self._devices) if recipe.training.xla == "auto" else ""
+        xla = f"xla: auto: not compiled, {untried}" if untried else ""
+        parts = self.pace.describe(), describe_accumulation(recipe, self._devices), xla
+        return [*filter(None, (schedule, *parts))]
 
     def disagreement(self, step: int) -> str:
         """Compare the replicas' copies after a step, as `Agreement.check` does."""
@@ -219,7 +225,8 @@ class Learner:
         """Try XLA once on a step's batch if the recipe leaves it open; return a line on the choice."""
         if self.parts.xla is not None:
             return ""
-        self.parts, line = tried_xla(self.parts, stack)
+        timed = not self._run.recipe.distribution.deterministic
+        self.parts, line = tried_xla(self.parts, stack, timed=timed)
         self.steps = make_steps(self.parts)
         return line
 
@@ -241,7 +248,7 @@ class Learner:
             self.assign(start.arrays)
         except (KeyError, ValueError) as error:
             raise CheckpointError(start.path, f"does not fit this recipe's optimiser ({error})") from None
-        self.parts = with_xla_as_before(self.parts, start.facts.computed_on)
+        self.parts = with_xla_as_before(self.parts, start.facts, self._devices)
 
     def assign(self, arrays: Mapping[str, Any]) -> None:
         """Restore weights, their average and the optimiser from arrays of `state`."""
@@ -259,6 +266,13 @@ class Learner:
         return {**arrays, **optimiser_arrays(self.optimiser)}
 
 
+def _settings_of_bits(config: DistributionConfig, devices: Devices) -> dict[str, str]:
+    """Return the settings that a resumed run may change and that its bits depend on, on these devices."""
+    on_cpus = all(name.startswith("CPU") for name in devices.names)
+    names = [*([] if on_cpus else ["deterministic"]), *(["cross_device"] if devices.replicas > 1 else [])]
+    return {f"distribution.{name}": str(getattr(config, name)).lower() for name in names}
+
+
 def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
     """Return text on gradient accumulation under this recipe; empty text without it."""
     training = recipe.training
@@ -271,7 +285,7 @@ def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
         f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "
         f"each device, make a step of {training.global_batch}"
     )
-    if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
+    if recipe.model.batch_norms(training.freeze_norms):
         line += (
             f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
         )

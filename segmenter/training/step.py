@@ -2,82 +2,191 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from segmenter.base.errors import EXIT_SOME_FAILED, DeviceError
+from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices, is_central, sums_not_compiled
 from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
+from segmenter.runs.resume import Facts
 from segmenter.training.optimiser import AveragedWeights, Optimiser, sum_over_replicas
 
 _CALLS = 4
-_STEP, _COMPILED = "step", "compiled by XLA"
-_AGREES, _ROUNDINGS, _MOST = 1e-10, 10, 0.5
-"""Difference of the gradients, of their norm, that is allowed: ten times what one rounding of each weight
-changes, which follows the model and its precision; never more than half, nor less than law 2 in float64."""
+_STEP, _COMPILED, _BY_KERNELS = "step", "compiled by XLA", "by TensorFlow's kernels"
+_AGREES, _ROUNDINGS, _MOST = 1e-10, 10, 0.01
+"""Difference of the gradients in float32 or float64, of their norm, that is allowed: ten times what one
+rounding of each weight changes, which follows the model; never more than this, nor less than law 2."""
 _SCALE = 256.0
 """Loss scale meanwhile, at most: with the first of a training, gradients of 16 bits may overflow."""
+_MOST_SECONDS = 1800
+"""A trial compiles four functions, each in minutes where a card's kernels are made as well."""
 
 
 def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
-    """Return True if XLA compiles the step; None: `auto` on GPUs, decided by a trial."""
+    """Return True if XLA compiles the step; None: `auto`, decided by a trial."""
     asked = recipe.training.xla
     if asked != "auto":
         return bool(asked)
-    on_gpus = not devices.kind.elsewhere and all(device.name.startswith("GPU") for device in devices.used)
-    if not on_gpus or recipe.training.accumulate > 1:
-        return False
+    return False if why_untried(recipe, devices) else None
+
+
+def why_untried(recipe: Recipe, devices: Devices) -> str:
+    """Return why `auto` leaves XLA out without a trial; empty text if it is tried."""
+    if devices.kind.elsewhere or not all(device.name.startswith("GPU") for device in devices.used):
+        return "it gains on GPUs only"
+    if recipe.training.accumulate > 1:
+        return "training.accumulate is above 1"
+    if recipe.distribution.deterministic and recipe.model.max_pooled:
+        return "max pooling has no deterministic gradient under XLA"
     several = devices.replicas > 1
-    refused = several and sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
-    return False if refused else None
+    return sums_not_compiled(recipe.distribution, devices.used, devices.workers.count) if several else ""
 
 
 def xla_facts(training: TrainingConfig, parts: StepParts) -> dict[str, str]:
     """Return the choice of a trial, for a checkpoint: the last bits depend on it."""
-    if training.xla != "auto" or parts.xla is None:
+    if training.xla != "auto":
         return {}
-    return {_STEP: _COMPILED if parts.xla else "by TensorFlow's kernels"}
+    if parts.xla is None:
+        return {_STEP: "to be decided by a trial"}
+    return {_STEP: _COMPILED if parts.xla else _BY_KERNELS}
 
 
-def with_xla_as_before(parts: StepParts, computed_on: Mapping[str, str]) -> StepParts:
-    """Return the parts of a step with the choice of the checkpoint's trial, if it had one."""
-    if parts.xla is None and _STEP in computed_on:
-        return replace(parts, xla=computed_on[_STEP] == _COMPILED)
+def with_xla_as_before(parts: StepParts, facts: Facts, devices: Devices) -> StepParts:
+    """Return a step's parts with the choice of the checkpoint's trial, if it was made on the same devices."""
+    chosen, now = facts.computed_on.get(_STEP), devices.computed_on
+    same = facts.replicas == devices.replicas and facts.computed_on.get("devices") == now["devices"]
+    if parts.xla is None and same and chosen in (_COMPILED, _BY_KERNELS):
+        return replace(parts, xla=chosen == _COMPILED)
     return parts
 
 
-def tried_xla(parts: StepParts, stack: Any) -> tuple[StepParts, str]:
+def tried_xla(parts: StepParts, stack: Any, *, timed: bool = True) -> tuple[StepParts, str]:
     """Return a step's parts, with XLA if its gradient is equal and faster, and a line on the choice.
 
     Both are computed for one batch, without dropout, whose masks differ under XLA; the training state is
-    unchanged. If XLA cannot compile the step, or fails, TensorFlow's kernels are used.
+    unchanged. They are compared in float32 without TF32, as in 16 bits roundings would hide a gradient that
+    is wrong, and timed in the training's precision. If XLA cannot compile the step, or fails, TensorFlow's
+    kernels are used.
 
     Args:
         stack: distributed batches of some steps, as for `make_steps`; the first is used.
+        timed: False: XLA is taken if it agrees, so that equal trainings choose alike.
     """
     batch = parts.strategy.run(lambda stack: tuple(part[0] for part in stack), args=(stack,))
-    with _unchanged(parts):
-        expected, plain = _timed(parts, batch, compiled=False)
+    try:
+        with _ended_in_time(), _unchanged(parts):
+            difference, bound = _compared(parts, batch)
+            said = f"in float32 its gradient differs by {difference:.0e}, {bound:.0e} is allowed"
+            if not difference <= bound:  # NaN too
+                return replace(parts, xla=False), f"xla: auto: not compiled, {said}"
+            (_, plain), (got, fast) = (_timed(parts, batch, compiled=compiled) for compiled in (False, True))
+    except Exception as error:  # whatever the compiler says, the training goes on without it
+        return replace(parts, xla=False), f"xla: auto: not compiled, XLA failed ({_reason(error)})"
+    won = bool(np.isfinite(got).all()) and (fast < plain or not timed)
+    clock = f"{1000 * fast:.0f} ms a gradient against {1000 * plain:.0f}; " if timed else ""
+    return replace(parts, xla=won), f"xla: auto: {'compiled' if won else 'not compiled'}, {clock}{said}"
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of an error that says what failed: TensorFlow's first and last lines do not."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [
+        line for line in lines if not line.startswith(("Graph execution error", "Detected at", "[[", "["))
+    ]
+    return (told or lines or [type(error).__name__])[-1][:200]
+
+
+@contextmanager
+def _ended_in_time() -> Iterator[None]:
+    """End the program with a line if the block takes longer than `_MOST_SECONDS`.
+
+    A compiler or a sum over cards that hangs cannot be interrupted from Python; nothing is being written.
+    """
+
+    def end() -> None:
+        error = DeviceError(
+            "training.xla: auto",
+            f"the trial did not end in {_MOST_SECONDS // 60} minutes",
+            remedy="say training.xla: false; nothing was trained since the last checkpoint",
+        )
+        say(f"error: {error}", aside=True)
+        os._exit(EXIT_SOME_FAILED)
+
+    watch = threading.Timer(_MOST_SECONDS, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def _compared(parts: StepParts, batch: Any) -> tuple[float, float]:
+    """Return the difference between XLA's gradient and TensorFlow's, of its norm, and what is allowed.
+
+    Where float32 needs more memory than there is, half of each replica's tiles are compared.
+    """
+    with _without_tf32():
+        exact = _in_full(parts)
+        while True:
+            try:
+                expected, _ = _timed(exact, batch, compiled=False)
+                got, _ = _timed(exact, batch, compiled=True)
+                break
+            except tf.errors.ResourceExhaustedError:
+                first = parts.strategy.experimental_local_results(batch[0])[0]
+                if first.shape[0] < 2:
+                    raise
+                batch = parts.strategy.run(
+                    lambda *each: tuple(part[: part.shape[0] // 2] for part in each), args=batch
+                )
         norm = max(float(np.linalg.norm(expected)), 1e-30)
-        bound = min(max(_AGREES, _ROUNDINGS * _rounded(parts, batch, expected) / norm), _MOST)
-        try:
-            got, fast = _timed(parts, batch, compiled=True)
-        except Exception as error:  # whatever the compiler says, the training goes on without it
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            return replace(parts, xla=False), f"xla: auto: not compiled, XLA failed ({reason[:200]})"
-    difference = float(np.linalg.norm(got - expected)) / norm
-    said = f"{1000 * fast:.0f} ms a gradient against {1000 * plain:.0f}, which differs by {difference:.0e}"
-    if not difference <= bound:  # NaN too
-        return replace(parts, xla=False), f"xla: auto: not compiled, {said} where {bound:.0e} is allowed"
-    won = fast < plain
-    return replace(parts, xla=won), f"xla: auto: {'compiled' if won else 'not compiled'}, {said}"
+        bound = min(max(_AGREES, _ROUNDINGS * _rounded(exact, batch, expected) / norm), _MOST)
+    return float(np.linalg.norm(got - expected)) / norm, bound
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Compute float32 in full in the block, and compile it so."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def _in_full(parts: StepParts) -> StepParts:
+    """Return the parts with a copy of the model in float32; themselves if the model computes in full."""
+    model = parts.model
+    if model.layers[-1].variable_dtype == "float64" or not any(
+        "16" in str(layer.compute_dtype) for layer in model.layers
+    ):
+        return parts
+
+    def in_full(layer: Any) -> Any:
+        config = layer.get_config() | {"dtype": "float32"}
+        return type(layer).from_config(config | ({"rate": 0.0} if "rate" in config else {}))
+
+    with parts.strategy.scope():
+        twin = keras.models.clone_model(model, clone_function=in_full)
+    for own, copy in zip(model.layers, twin.layers, strict=True):
+        copy.trainable = own.trainable
+    for own, copy in zip(model.variables, twin.variables, strict=True):
+        copy.assign(own.numpy())
+    return replace(parts, model=twin)
 
 
 def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]:
@@ -93,8 +202,8 @@ def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]
 
 def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
     """Return how much the gradient changes if each weight is rounded up or down once."""
-    kind, rng = parts.model.layers[1].compute_dtype, np.random.default_rng(0)
-    half_a_digit = 2.0**-9 if kind == "bfloat16" else float(np.finfo(kind).eps) / 2
+    rng = np.random.default_rng(0)
+    half_a_digit = float(np.finfo(parts.model.trainable_variables[0].dtype).eps) / 2
     for variable in parts.model.trainable_variables:
         value = variable.numpy()
         variable.assign(value * (1 + half_a_digit * rng.choice([-1.0, 1.0], value.shape)).astype(value.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from segmenter.base.errors import TrainingError
-from segmenter.base.threads import Prefetch
+from segmenter.base.threads import Prefetch, told_while
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
-from segmenter.devices.strategy import Devices
+from segmenter.devices.strategy import Devices, compiling
 from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
 from segmenter.evaluation.scores import percent, score_of, title_of
@@ -234,14 +234,17 @@ class Trainer:
         meter = self._meter(rows, bar)
         dealt = (self.devices.distributed(stack, axis=1) for stack in stacks)
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
+        doing = "" if self._called else compiling(self.devices)
         with closing(feeder):
             for stack in self._fed(feeder):
                 count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
-                with in_memory(self.run.recipe, self.devices.replicas):
+                said = told_while(doing) if doing else nullcontext()
+                with in_memory(self.run.recipe, self.devices.replicas), said:
                     self._say(self.learner.choose_xla(stack))
                     self._workers.mark(STEP, self.position.done)
                     results = stop.call(self.learner.steps, stack, tf.constant(count))
+                doing = ""
                 self._workers.mark(BATCHES, self.position.done)
                 meter.push(self.position.done + 1, results, feeder.waited)
                 self._profiler.after_call(count)

@@ -4,9 +4,13 @@ There are no GPUs where these tests run: TensorFlow's calls are replaced and rec
 the CPU, are in `test_strategy.py`.
 """
 
+import ctypes
 import itertools
 import os
+import shutil
+import subprocess
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,8 +20,8 @@ import pytest
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, setup
-from segmenter.devices.setup import Device, computed_on, memory_limits
-from segmenter.devices.strategy import Devices, dealt, describe, make_devices
+from segmenter.devices.setup import Device, computed_on, cuda_libraries, loaded_version, memory_limits
+from segmenter.devices.strategy import Devices, dealt, describe, has_kernels, make_devices
 from segmenter.extras.unequal_cards.measured import quickest, with_given
 from tests.helpers.refusals import refused
 
@@ -300,9 +304,31 @@ def test_what_bits_depend_on_is_told_libraries_of_gpus_alone(
     monkeypatch.setattr("segmenter.devices.setup.version", version)
     cpu, gpu = Device("CPU:0", "its model", "", "CPU"), Device("GPU:0", "a card", "", "GPU:0")
     assert "libraries" not in computed_on([cpu])
-    assert computed_on([gpu])["libraries"] == "cuDNN 9.28.0.42, NCCL 2.32.3"
+    assert computed_on([gpu])["libraries"] == "cuDNN 9.28.0, NCCL 2.32.3"
     installed.clear()
     assert computed_on([gpu])["libraries"] == "of the system"
+
+
+def test_a_loaded_librarys_version_is_what_it_says_itself_not_its_packages(tmp_path: Path) -> None:
+    code = "unsigned long cudnnGetVersion(void) { return 91403; }"
+    source, library = tmp_path / "made.c", tmp_path / "libcudnn.so.9.14"
+    source.write_text(code)
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    form = ("libcudnn", "cudnnGetVersion", (10_000, 100))
+    assert loaded_version(*form) == ""
+    ctypes.CDLL(str(library))
+    assert loaded_version(*form) == "9.14.3"
+    assert "cuDNN 9.14.3" in cuda_libraries()
+
+
+@pytest.mark.parametrize(
+    ("capability", "there"),
+    [((7, 5), True), ((8, 0), True), ((8, 6), True), ((6, 1), False), ((9, 0), False), ((12, 0), False)],
+)
+def test_cards_without_machine_code_of_their_own_are_known(capability: tuple[int, int], there: bool) -> None:
+    assert has_kernels(capability, ["sm_70", "sm_80", "sm_89", "compute_90"]) is there
 
 
 THREE = [Device(f"CPU:{i}", "its model", "", "CPU") for i in range(3)]

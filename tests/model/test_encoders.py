@@ -1,5 +1,6 @@
 """Encoders: Keras' outputs to the bit, atrous features on the coarse grid; stages, their rates and decay."""
 
+import contextlib
 import re
 from pathlib import Path
 from types import ModuleType
@@ -127,7 +128,10 @@ def test_weights_have_the_same_names_in_each_model_and_a_stage(name: str) -> Non
     encoder = [f"encoder stage {n}" for n in range(1, 6)][name == "convnext_tiny" :]
     decoder = [f"decoder stage {n}" for n in range(1, 5)]
     assert sorted(set(stages.values())) == [*decoder, *encoder, "head"]
-    assert set(stages_told(model).values()) == set(stages.values())
+    told = stages_told(model)
+    assert set(told.values()) == set(stages.values())
+    assert normed(told) == normed(stages)
+    assert model.max_pooled == any("MaxPooling" in type(layer).__name__ for layer in first.layers)
     kernels = [shape for shape in shapes_of(first).values() if len(shape) == 4]
     assert kernels[0][2] == 3  # of the bands: by it a fine-tuning knows whether its first layer is kept
 
@@ -275,6 +279,16 @@ def test_the_stages_told_are_those_of_the_model_that_is_built(few_blocks: None, 
     built = stages_of(build_model(config, 3, 4), config)
     told, found = ({(part_of(p), stage) for p, stage in of.items()} for of in (stages_told(config), built))
     assert told == found
+    assert normed(stages_told(config)) == normed(built)
+
+
+def normed(stages: dict[str, str]) -> set[str]:
+    """Parts of a model that have BatchNorm, by `freeze_norms`."""
+    found = set()
+    for part in ("encoder", "all"):
+        with contextlib.suppress(ConfigError):
+            found |= {part_of(path) for path in pace_of(stages, TrainingConfig(freeze_norms=part)).norms}
+    return found
 
 
 def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:

@@ -36,6 +36,7 @@ from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden, small_files
 from tests.helpers.made_runs import MACHINE, RECIPE, plan_of, save
+from tests.helpers.made_runs import recipe_of as made_recipe
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run, trained_run
 
@@ -113,6 +114,45 @@ def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: p
     assert line.endswith(f"the bits of what follows may differ: numpy {np.__version__} → 3.0.0")
     with pytest.raises(CheckpointError, match=rf"\(numpy {np.__version__} → 3.0.0\)"):
         checkpoint.check_plan(plan_of(last=30).fingerprint, 4)
+
+
+ENCODER = {"kind": "encoder_decoder", "encoder": "efficientnet_lite0"}
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "another"),
+    [
+        ({"kind": "unet"}, {}, True),
+        ({"kind": "unet", "normalisation": "none"}, {}, False),
+        ({"kind": "unet", "normalisation": "none", "dropout": 0.1}, {}, True),
+        (ENCODER, {}, True),
+        (ENCODER, {"freeze_norms": "encoder"}, True),
+        (ENCODER, {"freeze_norms": "all"}, False),
+        (ENCODER | {"drop_path": 0.1}, {"freeze_norms": "all"}, True),
+        (ENCODER, {"accumulate": 1}, False),
+    ],
+)
+def test_micro_batches_on_other_devices_are_another_training_where_images_are_felt(
+    tmp_path: Path, model: dict[str, Any], training: dict[str, Any], another: bool
+) -> None:
+    recipe = made_recipe(model=model, training={"accumulate": 2, **training})
+    save(tmp_path, 6, recipe=recipe.model_dump(mode="json"))
+    (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
+    assert line.endswith("the same but for rounding") is not another
+
+
+def test_settings_that_bits_depend_on_are_told_where_they_count(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    same = {"distribution.deterministic": "false", "distribution.cross_device": "auto"}
+    assert (
+        checkpoint.warnings(4, MACHINE | same) == []
+    )  # which checkpoints of before have in their recipe alone
+    for key, value in (("deterministic", "true"), ("cross_device", "nccl")):
+        (line,) = checkpoint.warnings(4, MACHINE | same | {f"distribution.{key}": value})
+        assert line.endswith(f"distribution.{key} {same[f'distribution.{key}']} → {value}")
+    facts = checkpoint.facts.model_copy(update={"computed_on": MACHINE | same})
+    assert dataclasses.replace(checkpoint, facts=facts).warnings(4, MACHINE) == []  # on a processor
 
 
 def test_a_log_of_another_format_is_refused_before_anything_is_moved(

@@ -388,3 +388,15 @@ def test_a_part_has_the_pixels_of_its_stratum_alone() -> None:
     table = part_table(counts, TileStrata(np.array([0, 1, 1], np.int32), TITLES[:2]), NAMES[:2])
     assert [(part.class_id, part.stratum) for part in table.parts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert table.counts_NP.tolist() == [[1, 0, 7, 0], [0, 2, 0, 0], [0, 3, 0, 9]]
+
+
+@pytest.mark.parametrize("quotas", [{"c2": 2, "c3": 2}, {"c0": 2, "c2": 2}, {"c3": 3}, {"c1": 4}])
+def test_by_hand_a_class_that_every_tile_holds_needs_no_place(quotas: dict[str, int]) -> None:
+    counts, names = np.zeros((48, 4), np.int64), [f"c{i}" for i in range(4)]
+    counts[:, :2], counts[:24, 2], counts[12:, 3] = 100, 100, 100
+    result = plan(counts, 4, SamplingConfig(quotas=quotas), 0, 0, names=names)
+    held_SK = (counts[result.rows_SB] >= 32).sum(axis=1)
+    assert {
+        name: min(held_SK[:, names.index(name)]) >= tiles for name, tiles in quotas.items()
+    } == dict.fromkeys(quotas, True)
+    assert all(quota.given == quota.wished for quota in result.quotas)

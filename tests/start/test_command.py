@@ -17,8 +17,9 @@ from datasets.commands.start import main
 from datasets.commands.train import main as train_main
 from datasets.published import POTSDAM_TEST
 from datasets.start.choice import Choice, nested, recipe_text
+from datasets.start.draft import GIB, ModelSize
 from datasets.start.look import look
-from datasets.start.plan import plan
+from datasets.start.plan import _filling, _step_bytes, plan
 from datasets.synthetic.make import make_naic2020, make_potsdam
 from segmenter.base.errors import CheckpointError, ConfigError, DatasetError, SegmenterError
 from segmenter.config.reading import load_recipe, parse, recipe_from
@@ -116,7 +117,7 @@ def test_hours_that_are_too_few_name_those_that_are_enough(
     assert not other[0.4]
 
 
-@pytest.mark.parametrize("cards", ["4x11GB", "4×11", "11GB,11,2x11 GB"])
+@pytest.mark.parametrize("cards", ["4x11GB", "4×11", "11GB,11G,2x11 GB"])
 def test_cards_are_read(cards: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets.start import plan
 
@@ -127,7 +128,15 @@ def test_cards_are_read(cards: str, data: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--gpus", "many"], ["--gpus", "0x11"], ["--hours", "0"], ["--nothing"]]
+    "arguments",
+    [
+        ["--gpus", "many"],
+        ["--gpus", "0x11"],
+        ["--gpus", "4"],
+        ["--gpus", "11GB,24"],
+        ["--hours", "0"],
+        ["--nothing"],
+    ],
 )
 def test_wrong_calls_end_with_code_2(arguments: list[str], data: Path) -> None:
     with pytest.raises(SystemExit) as end:
@@ -461,6 +470,25 @@ def test_cards_that_are_not_here_are_planned_for(scenes: Callable[..., Path]) ->
     assert values(plan(dataset, "planned", gpus=(11,)))["training.xla"] == "auto"
     with pytest.raises(DatasetError, match=r"--gpus"):
         plan(dataset, "planned", gpus=(1,))
+
+
+@pytest.mark.parametrize("cards", [(11,) * 4, (24, 11), (141,), (11,)])
+@pytest.mark.parametrize("tile", [24_000_000, 97_000_000, 787_000_000])
+def test_cards_are_filled_where_there_are_tiles_enough(cards: tuple[int, ...], tile: int) -> None:
+    """Nine tenths of the smallest card at most; eight tenths, 512 tiles or as many as leave 1,000 steps."""
+    for count in (100, 3_000, 12_700, 100_000):
+        size = ModelSize(None, 6_000_000, tile)  # type: ignore[arg-type]
+        recipe = SimpleNamespace(model=None)
+        draft: Any = SimpleNamespace(cards=cards, index=range(count), budget=min(cards) * GIB, recipe=recipe)
+        draft.size_of = lambda model, size=size: size
+        batch = _filling(draft)
+        fixed, of_tile = _step_bytes(draft)
+        taken = (fixed + batch // len(cards) * of_tile) / draft.budget
+        assert batch % len(cards) == 0
+        assert taken <= 0.9
+        full = taken >= 0.8 if of_tile < 0.07 * draft.budget else taken + of_tile / draft.budget > 0.87
+        epochs = 40 if count >= 20_000 else 50
+        assert full or count * epochs < 1000 * (batch + len(cards)) or batch + len(cards) > 512
 
 
 @pytest.mark.parametrize("name", [pytest.param("dubai", marks=pytest.mark.slow), "amazon", "naip"])

@@ -225,7 +225,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_is_proposed_fits(kind: str, count: int, free: list[int]) -> None:
     """The batch, or the number of parts, that a warning names brings none."""
     devices, recipe = (
-        devices_of(kind, count, 11 / (count if kind == "GPU" else 1)),
+        devices_of(kind, count, 12 / (count if kind == "GPU" else 1)),
         recipe_of(global_batch=48),
     )
     said = check_memory(recipe, devices, TILE, 10**7)
@@ -242,7 +242,7 @@ def test_what_a_machine_cannot_hold_is_refused_and_a_full_one_is_warned_of(free:
     assert check_memory(recipe, devices, TILE, 0) == ""
     free[0] = 5 * GIB
     assert re.search(
-        r"32 tiles .* take about 9.4 GiB .* 5.0 GiB of 16.0 GiB are free",
+        r"32 tiles .* take about 11.0 GiB .* 5.0 GiB of 16.0 GiB are free",
         said := check_memory(recipe, devices, TILE, 0),
     ), said
     with refused(ConfigError, fault="training.global_batch"):

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,8 +15,9 @@ from tensorflow.python.distribute import mirrored_run, mirrored_strategy
 
 from datasets.commands.gpu.bench import unequal_copies
 from datasets.commands.gpu.laboratory import BATCH, EMPHASES, SHARES, WEIGHTS
-from segmenter.base.errors import DeviceError
+from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
+from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled
@@ -102,7 +105,9 @@ def stack() -> Any:
 
 
 def recipe_with(**training: Any) -> Any:
-    return SimpleNamespace(training=TrainingConfig(**training), distribution=DistributionConfig())
+    return SimpleNamespace(
+        training=TrainingConfig(**training), distribution=DistributionConfig(), model=UNetConfig()
+    )
 
 
 @pytest.mark.slow
@@ -145,9 +150,65 @@ def test_in_16_bits_the_first_loss_scale_does_not_decide(stack: Any) -> None:
     before = training.weights()
     _, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
     assert "nan" not in line
-    assert "is allowed" not in line  # what rounding explains is no other gradient
+    assert "not compiled, in float32" not in line  # what rounding explains is no other gradient
     assert float(training.optimiser.dynamic_scale.numpy()) == 2.0**126
     assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
+
+
+def as_before(training: Training, kept: dict[str, str], replicas: int = 1, model: str = "CPU") -> Any:
+    """The parts of a training on one processor, resumed from a checkpoint made on so many devices."""
+    facts: Any = SimpleNamespace(computed_on={"devices": model, **kept}, replicas=replicas)
+    here: Any = SimpleNamespace(computed_on={"devices": "CPU"}, replicas=1)
+    return xla_trial.with_xla_as_before(training.parts, facts, here)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["a term of the loss", "an image", "nothing"])
+def test_a_wrong_gradient_is_not_taken_in_half_precision(
+    monkeypatch: pytest.MonkeyPatch, stack: Any, wrong: str
+) -> None:
+    """In 16 bits such a gradient is nearer than roundings: it shows in float32."""
+    settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0)
+    full, part = (segmentation_loss(loss, None, BATCH) for loss in (LossConfig(dice=0.2), LossConfig()))
+    training = Training(UNetConfig(depth=2, width=8), full, 1, "mixed_float16", training=settings, xla=None)
+    own = xla_trial._timed
+
+    def timed(parts: Any, batch: Any, *, compiled: bool) -> Any:
+        if compiled and wrong == "an image":
+            label = batch[2].numpy()
+            label[-1] = 255
+            batch = (*batch[:2], label, *batch[3:])
+        if compiled and wrong == "a term of the loss":
+            parts = replace(parts, loss=part)
+        return own(parts, batch, compiled=False)[0], 2.0 - compiled
+
+    monkeypatch.setattr(xla_trial, "_timed", timed)
+    parts, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
+    assert parts.xla is (wrong == "nothing"), line
+
+
+def test_asked_for_the_same_bits_it_does_not_look_at_the_clock(
+    dropping: Training, stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xla_trial, "_timed", lambda *_, compiled: (np.array([3.0, 4.0]), 1.0 + compiled))
+    monkeypatch.setattr(xla_trial, "_rounded", lambda *_: 1e-6)
+    taken = dropping.devices.distributed(stack, axis=1)
+    assert [tried_xla(dropping.parts, taken, timed=timed)[0].xla for timed in (True, False)] == [False, True]
+
+
+def test_max_pooling_is_not_compiled_where_the_same_bits_are_asked_for() -> None:
+    made = {"name": "x", "dataset": {"kind": "potsdam", "root": "d"}, "distribution": {"deterministic": True}}
+    resnet = {"kind": "encoder_decoder", "encoder": "resnet18"}
+    lite = {"kind": "encoder_decoder", "encoder": "efficientnet_lite0"}
+    used: Any = tuple(devices("GPU:0"))
+    card = Devices(SimpleNamespace(num_replicas_in_sync=1), used)
+    for model, pooled in (({}, True), (resnet, True), (lite, False)):
+        recipe = recipe_from({**made, "model": model, "training": {"xla": "auto"}}, "x")
+        assert xla_of(recipe, card) is (False if pooled else None)
+        assert bool(xla_trial.why_untried(recipe, card)) is pooled
+        compiled = {**made, "model": model, "training": {"xla": True}}
+        with refused(ConfigError, where="training.xla", got="true") if pooled else nullcontext():
+            recipe_from(compiled, "x")
 
 
 @pytest.mark.parametrize(
@@ -182,8 +243,13 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     assert parts.xla is chosen
     assert line.startswith("xla: auto: compiled" if chosen else "xla: auto: not compiled")
     kept = xla_trial.xla_facts(recipe_with(xla="auto").training, parts)
-    assert xla_trial.with_xla_as_before(dropping.parts, kept).xla is chosen  # resumed, it is not tried again
-    assert xla_trial.with_xla_as_before(dropping.parts, {}).xla is None
+    assert as_before(dropping, kept).xla is chosen  # resumed, it is not tried again
+    assert as_before(dropping, {}).xla is None
+    assert as_before(dropping, kept, replicas=2).xla is None
+    assert as_before(dropping, kept, model="another").xla is None
+    assert (
+        as_before(dropping, xla_trial.xla_facts(recipe_with(xla="auto").training, dropping.parts)).xla is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,4 +27,6 @@ class PolygonOptions:
         group=OUTPUTS,
         least=0,
     )
-    only: tuple[str, ...] = option((), "may be given again", "CLASS", group=OUTPUTS, again=True)
+    only: tuple[str, ...] = option(
+        (), "polygons of this class alone; may be given again", "CLASS", group=OUTPUTS, again=True
+    )

@@ -8,8 +8,9 @@ from segmenter.base.machine import free_memory, usable_cores
 
 Workers = int | Literal["auto"]
 
-_MOST_WORKERS = 16
-"""`auto`: a worker makes 100 to 1000 tiles/s, four RTX 2080 Ti need 250 to 460 (studies/four_gpus.md)."""
+_FOR_A_CARD = 32
+"""`auto`: workers for each GPU at the most. One made 79 tiles/s beside an H200, which took 1,542 with XLA
+(studies/gpu_h200.md): 20; with frozen BatchNorm a card may take more (studies/four_gpus.md)."""
 _MOST_THREADS = 8
 """More wait for Python's lock."""
 _MORE = 8
@@ -23,8 +24,9 @@ _SHARE = 4
 def workers_for(asked: Workers, gpus: int) -> int:
     """Return the number of worker processes of a training; 0: threads of this process are used.
 
-    On CPUs `auto` gives none: devices and workers would compete for the same cores. With GPUs, a core for
-    each card stays free, or half of the cores if there are few.
+    On CPUs `auto` gives none: devices and workers would compete for the same cores. With GPUs, all cores get
+    one that memory and the cards' need allow, but for a core for each card, or half of the cores if there are
+    few.
     """
     if asked != "auto":
         return asked
@@ -32,7 +34,7 @@ def workers_for(asked: Workers, gpus: int) -> int:
         return 0
     cores = usable_cores()
     fit = free_memory() // _SHARE // _WORKER_BYTES
-    return max(1, min(cores - min(gpus, cores // 2), _MOST_WORKERS, fit))
+    return max(1, min(cores - min(gpus, cores // 2), _FOR_A_CARD * gpus, fit))
 
 
 def threads_for() -> int:

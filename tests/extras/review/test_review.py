@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets.commands.review import main
-from segmenter.base.errors import DatasetError, OutputError, SegmenterError
+from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
 from segmenter.base.terminal import listening
 from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
@@ -283,6 +283,21 @@ def test_files_hold_the_findings_and_nothing_is_half_written(
     assert (output / "review.html").read_text().count("<img ") == 9
     with pytest.raises(SegmenterError):
         main(arguments)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--insist"],
+        ["--points", "3"],
+        ["--apart", "3"],
+        ["--unlabelled", "x.tif", "--most", "3"],
+        ["--unlabelled", "x.tif", "--root", "x"],
+    ],
+)
+def test_an_option_of_the_other_mode_is_refused(tmp_path: Path, options: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        main([str(tmp_path), *options])
 
 
 def test_the_next_label_is_where_folds_doubt_rare_classes_and_places_keep_their_distance(

@@ -355,7 +355,7 @@ def test_auto_leaves_cores_for_the_cards_and_all_of_them_for_cpu_devices(machine
     assert [sizes.workers_for(asked, 4) for asked in (0, 1, 40)] == [0, 1, 40]
 
 
-@pytest.mark.parametrize(("cores", "gpus", "workers"), [(1, 1, 1), (4, 4, 2), (128, 8, 16)])
+@pytest.mark.parametrize(("cores", "gpus", "workers"), [(1, 1, 1), (4, 4, 2), (128, 1, 32), (128, 8, 51)])
 def test_auto_is_at_least_one_worker_and_no_more_than_are_useful(
     cores: int, gpus: int, workers: int, machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
