@@ -26,11 +26,22 @@ SPLIT_WORDS = {
 USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
 USUAL |= {"annot", "annotation", "annotations"}
 """Words in names of images and labels."""
+AUXILIARY = {"instance", "instances", "instanceids", "object", "objects", "segmentationobject", "boundary"}
+AUXILIARY |= {"boundaries", "border", "borders", "edge", "edges", "contour", "contours", "vertex", "vertices"}
+AUXILIARY |= {"weight", "weights", "cloud", "clouds", "clm", "valid", "quality", "visualization", "preview"}
+AUXILIARY |= {"overlay", "quicklook", "browse", "thumbnail", "thumb"}
+"""Words in names of what lies beside images and labels; they tell only where pixels do not."""
 
 common_start = os.path.commonprefix
 """Return the longest text that all texts begin with."""
 Way = tuple[str, ...]
 """Constant texts of a column: before its first name, between its names, and behind the last."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a name in small letters, also those that capitals divide: `SegmentationObject`."""
+    parts = re.findall(r"[^\W\d_]{2,}", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text))
+    return [part.lower() for part in parts]
 
 
 def parts_of(path: str) -> list[str]:
@@ -106,6 +117,7 @@ class Patterns:
         splits: globs of the images of validation and test, if a folder `{split}` tells them.
         shared: one label file serves all images.
         others: other readings of the images, and of the labels.
+        one_date: pattern of the images of one date, if a label serves those of several.
     """
 
     images: tuple[str, ...]
@@ -114,6 +126,7 @@ class Patterns:
     shared: bool = False
     masks: tuple[str, ...] = ()
     others: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    one_date: str = ""
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
