@@ -60,7 +60,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     looked_at = list(values.pixels)[: MAX_CLASSES + _MOST_STRAYS + 1]  # more are refused, whatever they are
     whys = {value: _why_ignored(value, values, entries.get(value), places) for value in looked_at}
     ignored = {value: why for value, why in whys.items() if why}
-    doubt = _is_zero_a_class(values, entries, places)
+    doubt = is_zero_a_class(values, entries, places)
     if doubt and values.total and 0 in ignored and doubt.likely:
         del ignored[0]
     codes = [value for value in looked_at if value not in ignored]
@@ -87,7 +87,7 @@ class _Doubt:
     likely: bool
 
 
-def _is_zero_a_class(
+def is_zero_a_class(
     values: LabelValues, entries: Mapping[int | None, Entry], places: Places
 ) -> _Doubt | None:
     """Return the doubt whether 0 is a class, where all bands of images that declare no nodata are 0.

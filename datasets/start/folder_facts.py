@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, islice, permutations
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -35,6 +35,7 @@ from .names import (
     patterns_of,
     role_of,
 )
+from .pixels import count_objects, edge_share
 from .polygons import file_of_classes
 from .sight import Place, sort_files
 
@@ -290,6 +291,8 @@ def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str
             f"found {counted(len(images), 'image')} and {lists}: polygons in JSON, no masks; export masks "
             "(one PNG a picture, a value for each class) from the program that drew them"
         )
+    if images and not rasters and (objects := _objects_of(place, images)):
+        return f"found {objects[0]} and others that number objects, up to {objects[1]} a file: no classes"
     return (
         f"found {counted(len(images), 'image')} and {counted(len(rasters), 'label')} among {among}; looked "
         "for GeoTIFF, PNG, JPEG or JPEG 2000 images, labels of a few values, polygons; --labels names labels"
@@ -306,6 +309,20 @@ def _lists_of_polygons(place: Place) -> str:
                 if re.search(r'"(annotations|segmentation|shapes)"\s*:', begun):
                     return path
     return ""
+
+
+def _objects_of(place: Place, images: Sequence[str]) -> tuple[str, int] | None:
+    """Return the first of the rasters of one band that number objects, and the most of one; or None."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in images:
+        folders[str(PurePosixPath(path).parent)].append(path)
+    for paths in folders.values():
+        infos = [place.sight(path).info for path in paths[:_MOST_VIEWED]]
+        if all(info and info.count == 1 and np.dtype(info.dtype).kind in "ui" for info in infos):
+            with suppress(SegmenterError):
+                if count := count_objects([place.codes(path) for path in paths[:_MOST_VIEWED]]):
+                    return paths[0], count
+    return None
 
 
 def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:
@@ -458,7 +475,7 @@ def _mask_patterns(
     scenes = kinds[max(sizes, key=lambda kind: (sizes[kind], len(kind), kind), default="")]
     used = {path: word for own in scenes.values() for word, path in own.items()}
     least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
-    if not used or len(used) < least or not _are_masks(place, scenes):
+    if not used or len(used) < least or not _are_masks(place, scenes) or _has_edges(place, scenes):
         return None
     patterns = patterns_of(sorted(scenes))
     classes, labels = sorted({*used.values()}), patterns.labels.replace(_CLASS, "{class}")
@@ -481,6 +498,17 @@ def _words(role: str) -> list[str]:
 def _without(word: str, path: str) -> str:
     """Return a path with `_CLASS` for a word."""
     return re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", _CLASS, path)
+
+
+def _has_edges(place: Place, scenes: _Scenes) -> bool:
+    """Return whether one of the masks of scenes is of the edges of another one."""
+    some = [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]
+    for one, other in permutations(sorted({word for own in some for word in own})[:_MASKED], 2):
+        both = [own for own in some if one in own and other in own]
+        with suppress(SegmenterError):
+            if both and edge_share(*([place.codes(own[word]) for own in both] for word in (one, other))):
+                return True
+    return False
 
 
 def _are_masks(place: Place, scenes: _Scenes) -> bool:

@@ -54,7 +54,7 @@ def set_back(roles: Mapping[Role, Sequence[tuple[str, str]]], place: Place) -> S
             labels.setdefault(image, {})[of_label] = label
     _compare(images, back.images, lambda one, other: _no_image(place, one, other))
     if not any(is_vector(label) for label in images):
-        _fit_lists(place, labels, back.labels)
+        fit_lists(place, labels, back.labels)
         _compare(labels, back.labels, lambda one, other: _no_classes(place, one, other))
     return back
 
@@ -111,12 +111,16 @@ def _no_classes(place: Place, ones: Sequence[str], others: Sequence[str]) -> str
         if purity := pixels.object_purity(here, there):
             told = f"{percent(purity[0])} of the pixels of a number lie in one class of {others[0]}"
             return f"{ones[0]} numbers objects: {told}, over all images {percent(purity[1])}"
+        least = 2 * len(np.unique(np.concatenate([each.reshape(-1) for each in there])))
+        count = pixels.count_objects(here, least)
+        if count and not pixels.count_objects(there):
+            return f"{ones[0]} numbers objects: values are one area each, up to {count} in a label"
         if share := pixels.edge_share(here, there):
             return f"{percent(share)} of {ones[0]} lie on edges of {others[0]}"
     return ""
 
 
-def _fit_lists(place: Place, kinds: Mapping[str, Mapping[str, str]], back: dict[str, str]) -> None:
+def fit_lists(place: Place, kinds: Mapping[str, Mapping[str, str]], back: dict[str, str]) -> None:
     """Set back the kinds whose values no list names, if a list names those of another kind."""
     files: dict[str, list[str]] = defaultdict(list)
     for _, own in sorted(kinds.items()):

@@ -228,21 +228,19 @@ def _short(codes: Sequence[int]) -> str:
 
 def _counted_anew(legend: Legend, values: Sequence[int]) -> Legend:
     """Return a list numbered by its order, from 0 or 1, as one from 1 or 0 if labels are counted so."""
-    codes, seen, count = [each.code for each in legend.entries], set(values) - {255}, len(legend.entries)
-    if count < 2 or not seen or codes not in ([*range(count)], [*range(1, count + 1)]):
+    numbers, seen = [each.code for each in legend.entries], set(values) - {255}
+    count = len(numbers)
+    if count < 2 or len(seen) < 2 or numbers not in ([*range(count)], [*range(1, count + 1)]):
         return legend
-    other = {0: (1, seen <= {*codes, count} and count in seen and 0 not in seen)}
-    other |= {1: (-1, count > 2 and seen == {*range(count)})}
-    step, doubtful = other[codes[0] or 0]
-    if not doubtful:
-        return legend
-    moved = tuple(replace(each, code=(each.code or 0) + step) for each in legend.entries)
-    told = f"{legend.file} counts from {codes[0]}, the labels have {_short(sorted(seen))}"
-    if step > 0:  # else the last value had no name
-        return Legend(
-            legend.file, moved, f"{told}: is {moved[0].name} {codes[0]} all the same?", legend.entries
-        )
-    return replace(legend, doubt=f"{told}: is {moved[0].name} 0?", other=moved)
+    codes = list(codes_of_names([each.name for each in legend.entries], sorted(seen))[0])
+    moved = tuple(replace(e, code=code) for e, code in zip(legend.entries, codes, strict=False))
+    told = f"{legend.file} counts from {numbers[0]}, the labels have {_short(sorted(seen))}"
+    if codes == [*range(1, count + 1)] and numbers[0] == 0 and count in seen:  # else it had no name
+        doubt = f"{told}: is {moved[0].name} {numbers[0]} all the same?"
+        return Legend(legend.file, moved, doubt, legend.entries)
+    if codes == [*range(count)] and numbers[0] == 1 and seen == {*codes} and count > 2:
+        return replace(legend, doubt=f"{told}: is {moved[0].name} 0?", other=moved)
+    return legend
 
 
 def _coded(legend: Legend, values: Sequence[int]) -> Legend:

@@ -16,7 +16,7 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.pages.parts import percent
-from segmenter.raster import RasterInfo, crs_title, open_raster, quiet_gdal
+from segmenter.raster import RasterInfo, crs_title, open_raster, outlines, quiet_gdal
 from segmenter.raster.ground import alignment_errors, both_placed
 
 from .. import load_dataset
@@ -214,11 +214,21 @@ def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
             wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
         except SegmenterError as error:
             return _Seen(scene, (image, label), fault=str(error))
-        elsewhere = bool(wrong) and other is not None and both_placed(info, other)
+        elsewhere = bool(wrong) and other is not None and _share_ground(info, other)
         fault = wrong[0][1] if wrong else ""
         return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)
 
     return list(in_threads(read, dataset.scenes, description="headers", unit="scene"))
+
+
+def _share_ground(image: RasterInfo, label: RasterInfo) -> bool:
+    """Return whether both are georeferenced, and a label lies on its image."""
+    if not both_placed(image, label):
+        return False
+    one, other = outlines([image, label])
+    if one is None or other is None:
+        return False
+    return bool(((one.min(axis=0) < other.max(axis=0)) & (other.min(axis=0) < one.max(axis=0))).all())
 
 
 def _finest_band(dataset: Dataset) -> int:
@@ -257,10 +267,10 @@ def _file_choices(
     images = list(facts.images) if len(facts.images) > 1 else facts.images[0]
     of = len({scene.label for scene in dataset.scenes})
     dates = f"{counted(len(dataset.scenes), 'image')} of several dates share {counted(of, 'label')} by name: "
-    asked = f"{dates}are the labels of one date alone?" if facts.one_date else ""
+    question = f"{dates}are the labels of one date alone?" if facts.one_date else ""
     instead = {"dataset.images": facts.one_date} if facts.one_date else {}
     reason = "; ".join(lines[:_MOST_KINDS]) + more
-    yield Choice("dataset.images", images, reason, "; ".join(others), asked, instead)
+    yield Choice("dataset.images", images, reason, "; ".join(others), question, instead)
     if drivers:
         yield Choice("dataset.drivers", drivers, "images are JPEG 2000")
     why = f"{counted(len(dataset.scenes), 'label')} found by the names of the images"
@@ -304,7 +314,7 @@ def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Gene
     if tag is not None and 0 <= tag < 0xFFFF:
         # The tag may be the code of a class.
         tagged = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
-        likely, doubtful = _is_tag_a_class(tagged, int(tag), legend)
+        likely, doubtful = is_tag_a_class(tagged, int(tag), legend)
         chosen = choices(tagged if likely else values)
         if doubtful and places(int(tag)).empty < _SPARSE:
             chosen = _asked_of_tag(chosen, choices(values if likely else tagged), tagged, int(tag), likely)
@@ -323,7 +333,7 @@ def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Gene
     return values.damaged
 
 
-def _is_tag_a_class(values: LabelValues, tag: int, legend: Legend) -> tuple[bool, bool]:
+def is_tag_a_class(values: LabelValues, tag: int, legend: Legend) -> tuple[bool, bool]:
     """Return whether the nodata value of labels is rather a class, and whether that is doubtful.
 
     Of a binary mask it is, since a class alone is nothing; 0 beside 1, 2, … on less than half of the pixels

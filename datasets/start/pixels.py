@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 
 import cv2
 import numpy as np
@@ -120,30 +121,29 @@ def object_purity(objects: Sequence[Codes], classes: Sequence[Codes]) -> tuple[f
     return inside, across
 
 
-def count_objects(labels: Sequence[Codes]) -> int:
+def count_objects(labels: Sequence[Codes], least: int = _LEAST_OBJECTS) -> int:
     """Return the most objects of a label if labels number objects; 0 if they may be of classes.
 
-    Numbers of objects are one connected area each, and 1, 2, … in each image, as far as it has objects, or
-    are in one image only.
+    Numbers, or colours, of objects are one connected area each. They begin anew in each image, as far as it
+    has objects: those of an image are among those of one with more. Or each is in one image only.
+
+    Args:
+        least: fewer values in each label are no objects.
     """
-    most, pieces, values, running = 0, 0, 0, set[int]()
-    area = sum(int((label > 0).sum()) for label in labels)
-    seen: Counter[int] = Counter()
+    pieces = areas = pixels = 0
+    own = list[set[int]]()
     for label in labels:
         numbers = np.unique(label[label > 0])
-        if not len(numbers):
-            continue
-        seen.update(numbers.tolist())
-        some = numbers[:: -(-len(numbers) // _MOST_PIECES)].tolist()
-        most, values = max(most, len(numbers)), values + len(some)
-        running |= {len(numbers)} if numbers[-1] <= 1.1 * len(numbers) else {-1}
+        some = numbers[:: -(-len(numbers) // _MOST_PIECES) or 1].tolist()
+        own, areas, pixels = [*own, {*numbers.tolist()}], areas + len(some), pixels + int((label > 0).sum())
         pieces += sum(_is_one_area(label == number) for number in some)
-    if most < _LEAST_OBJECTS or pieces < _PIECES * values or len(labels) < 3:
-        return 0
-    if area < _AREA * sum(seen.values()):
+    own.sort(key=len)
+    seen = Counter(chain.from_iterable(own))
+    if len(own) < 3 or len(own[-1]) < least or pieces < _PIECES * areas or pixels < _AREA * seen.total():
         return 0
     once = sum(count == 1 for count in seen.values()) >= _ONCE * len(seen)
-    return most if once or (-1 not in running and len(running) > 1) else 0
+    nested = sum(one <= other for one, other in pairwise(own)) >= _PIECES * (len(own) - 1)
+    return len(own[-1]) if once or (nested and len(own[0]) < len(own[-1])) else 0
 
 
 def _is_one_area(held_HW: NDArray[np.bool_]) -> bool:

@@ -59,12 +59,12 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
     several = [layer for layer, count in layers.items() if count > len(whole) // 2]
     several = several if len(several) > 1 else []
     if not several:
-        yield from _of_layer(root, whole, None)[0]
+        yield from classes_told(root, whole, None)[0]
         return damaged
     readings = dict[str, tuple[list[Choice], int]]()
     for layer in several:
         with suppress(DatasetError):
-            readings[layer] = _of_layer(root, whole, layer)
+            readings[layer] = classes_told(root, whole, layer)
     if not readings:
         raise DatasetError(root, expected="a layer of polygons", got=f"{few(several)} of {few(whole)}")
     first, *others = sorted(readings, key=lambda layer: (-min(2, readings[layer][1]), several.index(layer)))
@@ -91,13 +91,16 @@ def file_of_classes(root: Path, files: Sequence[str]) -> str | None:
     for file in files:
         with suppress(DatasetError):
             layers = area_layers(root / file)
-            counts = [_of_layer(root, [file], layer if len(layers) > 1 else None)[1] for layer in layers]
+            counts = [classes_told(root, [file], layer if len(layers) > 1 else None)[1] for layer in layers]
             telling += [file] if max(counts, default=0) > 1 else []
     return telling[0] if len(telling) == 1 else None
 
 
-def _of_layer(root: Path, files: Sequence[str], layer: str | None) -> tuple[list[Choice], int]:
-    """Return the choices of one layer, and the classes that an attribute tells."""
+def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[list[Choice], int]:
+    """Return the choices of one layer, and the number of classes that its most telling attribute has.
+
+    Of several files or layers that is how the one of classes is known, beside outlines and sheets.
+    """
     from segmenter.extras.vectors.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
