@@ -206,6 +206,13 @@ def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytes
     _, recipe, dataset = made.planned(Path("a"), Path("elsewhere"))
     assert recipe.dataset.root == "."
     assert len(dataset.scenes) == 5
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "here/gt")
+    monkeypatch.chdir(tmp_path / "here")
+    for data in (Path("../a"), tmp_path / "a"):  # the common folder lies above
+        _, recipe, dataset = made.planned(data, Path("gt"))
+        assert recipe.dataset.root == (".." if data.parts[0] == ".." else tmp_path.as_posix())
+        assert len(dataset.scenes) == 5
 
 
 def test_one_image_and_its_label_named_by_hand(tmp_path: Path, rng: Rng) -> None:
