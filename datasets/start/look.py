@@ -16,7 +16,7 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.pages.parts import percent
-from segmenter.raster import RasterInfo, crs_title, open_raster, outlines, quiet_gdal
+from segmenter.raster import LabelRaster, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
 from segmenter.raster.ground import alignment_errors, both_placed
 
 from .. import load_dataset
@@ -35,7 +35,7 @@ from .polygons import polygon_choices
 from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
 from .split import listed_splits
-from .values import LabelValues, count_values, whereabouts
+from .values import LabelValues, Tally, count_values, tally_of, whereabouts
 
 _MOST_KINDS = 3
 """Kinds of images that a reason names."""
@@ -45,6 +45,9 @@ _SPARSE, _OBJECT_LABELS = 0.5, 12
 """Share of a label's pixels above which its nodata means no label; labels that are looked at for objects."""
 _FEWEST_OBJECTS = 10
 """Values from which labels may number objects."""
+
+_SMALL, _MOST_TALLIES, _MOST_TALLIED = 1 << 20, 20_000, 512
+"""Pixels of a label that is read with its header, such labels, and values of one that are kept."""
 
 Damaged = dict[str, str]
 """Label that cannot be read → reason."""
@@ -114,7 +117,8 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
     dataset = _scenes(place, facts, drivers)
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
-    seen = _headers(dataset, vector=vector)
+    tallies: dict[str, Tally] = {}
+    seen = _headers(dataset, None if vector or facts.masks else tallies, vector=vector)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
     used = [each for each in seen if each.scene.name not in left]
@@ -132,7 +136,7 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
-        damaged = yield from _value_choices(place, facts, used)
+        damaged = yield from _value_choices(place, facts, used, tallies)
     yield from _image_choices(dataset, seen)
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
     used = [each for each in used if each.scene.name not in left]
@@ -197,9 +201,14 @@ class _Seen:
     elsewhere: bool = False
 
 
-def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
-    """Read the headers of all images and labels, with a bar."""
+def _headers(dataset: Dataset, tallies: dict[str, Tally] | None, *, vector: bool) -> list[_Seen]:
+    """Read the headers of all images and labels, with a bar, and the values of small labels, once each.
+
+    Args:
+        tallies: is filled with the values of labels; None: they are polygons, or masks.
+    """
     header = lru_cache(partial(_header, dataset.root))  # one label may serve all
+    of_label = header if tallies is None else lru_cache(partial(_label_header, dataset.root, tallies))
     finest = _finest_band(dataset)
 
     def read(scene: Scene) -> _Seen:
@@ -209,7 +218,7 @@ def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
         image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
         try:
             info, measured = header(image)
-            other = None if vector else header(label)[0]
+            other = None if vector else of_label(label)[0]
             wrong = [] if other is None else alignment_errors(info, other)
             wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
         except SegmenterError as error:
@@ -239,6 +248,16 @@ def _finest_band(dataset: Dataset) -> int:
             sizes = [_header(dataset.root, path)[0].size.pixels for path in paths]
             return sizes.index(max(sizes)) if sizes else 0
     return 0
+
+
+def _label_header(root: Path, tallies: dict[str, Tally], path: str) -> tuple[RasterInfo, int]:
+    """Return a label's header, and 0; the values of a small one are counted on the way."""
+    with LabelRaster(root / path, drivers=drivers_of(path)) as label:
+        if label.info.size.pixels <= _SMALL and len(tallies) < _MOST_TALLIES:
+            tally = tally_of(label)
+            if len(tally[0]) <= _MOST_TALLIED:
+                tallies[path] = tally
+        return label.info, 0
 
 
 def _header(root: Path, path: str) -> tuple[RasterInfo, int]:
@@ -286,10 +305,12 @@ def _file_choices(
         yield Choice("dataset.unlabelled", "skip", "; ".join(alone))
 
 
-def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Generator[Choice, None, Damaged]:
+def _value_choices(
+    place: Place, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally]
+) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
-    values = count_values(root, infos)
+    values = count_values(root, infos, tallies)
     colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
     tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
     legend = find_legend(root, sorted(place.stored.values()), list(values.pixels), colours=colours)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -82,11 +83,18 @@ class LabelValues:
         return [value for value in self.pixels if self.share(value) >= share]
 
 
-def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
+Tally = tuple[dict[int, int], int]
+"""Pixels of each value as it is stored, and pixels without one."""
+
+
+def count_values(
+    root: Path, infos: dict[str, RasterInfo], tallies: Mapping[str, Tally] = MappingProxyType({})
+) -> LabelValues:
     """Return the values of label rasters; reads them whole, with a bar.
 
     Args:
         infos: header of each label, by relative path.
+        tallies: those of labels that were read with their header.
 
     Raises:
         LabelError: a label has no whole numbers, or none has a labelled pixel.
@@ -96,7 +104,8 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
     pixels, void, read, damaged = Counter[int](), 0, 0, dict[str, str]()
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
-    count = partial(_count, root, infos, encoding == "colours")
+    known = tallies if encoding == "codes" or not palette_of_any(infos) else {}
+    count = partial(_count, root, infos, encoding == "colours", known)
     some = labels[:_MOST_FILES]
     found = in_threads(count, some, description="values of labels", unit="file")
     for label, (counts, blank) in zip(some, found, strict=True):
@@ -112,6 +121,11 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
     if not pixels:
         raise LabelError(root, f"none of {len(labels)} label files has a labelled pixel")
     return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy, damaged)
+
+
+def palette_of_any(infos: Mapping[str, RasterInfo]) -> bool:
+    """Return whether a label has a palette, so that its stored values are not its colours."""
+    return any(info.has_palette for info in infos.values())
 
 
 def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[int, int], str]:
@@ -136,23 +150,35 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
 
 
 def _count(
-    root: Path, infos: dict[str, RasterInfo], colours: bool, path: str
-) -> tuple[Counter[int] | RasterError, int]:
+    root: Path, infos: dict[str, RasterInfo], colours: bool, tallies: Mapping[str, Tally], path: str
+) -> tuple[dict[int, int] | RasterError, int]:
     """Return the pixels of each value of a label, and those without one; or why it cannot be read."""
-    counts, void, size = Counter[int](), 0, infos[path].size
+    if (known := tallies.get(path)) is not None:
+        return known
     try:
         opened = LabelRaster(root / path, expand_palette=colours, drivers=drivers_of(path))
-        with in_turn(size), opened as label:
-            for window in pieces(size):
-                raw, blank = label.stored(window)
-                values = packed(raw) if blank is None else packed(raw)[~blank]
-                if values.dtype.kind == "f" and (values != np.rint(values)).any():
-                    raise LabelError(root / path, expected="whole numbers as codes", got="fractions")
-                counts.update(_counted(values))
-                void += 0 if blank is None else int(blank.sum())
+        with in_turn(infos[path].size), opened as label:
+            return tally_of(label)
     except RasterError as error:
         return error, 0
-    return counts, void
+
+
+def tally_of(label: LabelRaster) -> Tally:
+    """Return the pixels of each value of an open label, and those without one.
+
+    Raises:
+        LabelError: a value is no whole number.
+        RasterError: it cannot be read.
+    """
+    counts, void = Counter[int](), 0
+    for window in pieces(label.info.size):
+        raw, blank = label.stored(window)
+        values = packed(raw) if blank is None else packed(raw)[~blank]
+        if values.dtype.kind == "f" and (values != np.rint(values)).any():
+            raise LabelError(label.info.path, expected="whole numbers as codes", got="fractions")
+        counts.update(_counted(values))
+        void += 0 if blank is None else int(blank.sum())
+    return dict(counts), void
 
 
 def _counted(values: NDArray[Any]) -> dict[int, int]:

@@ -347,7 +347,7 @@ def raster_info(path: Path) -> RasterInfo:
 
 
 _headers: dict[str, tuple[Stamp, RasterInfo]] = {}
-"""Headers of local files by the state that they were read in: to parse one takes as long as to read a tile."""
+"""Headers of local files by the state that they were read in: to parse one takes as long as a tile."""
 _MOST_HEADERS = 1 << 18
 
 
