@@ -29,6 +29,8 @@ from .values import LabelValues, Whereabouts
 _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
 """Share below which 0, black or white is ignored if it lies mostly at borders or outside the image; and the
 share there from which it is whatever its pixels are."""
+SPARSE = 0.5
+"""Share of a label's pixels above which its nodata means no label."""
 _LARGE = 0.1
 """Share of the pixels from which it is asked whether 0 is a class."""
 _STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
@@ -131,6 +133,32 @@ def _asked(
     yield classes
     if ignore is not None:
         yield ignore
+
+
+def is_tag_a_class(values: LabelValues, tag: int, legend: Legend) -> tuple[bool, bool]:
+    """Return whether the nodata value of labels is rather a class, and whether that is doubtful.
+
+    Of a binary mask it is, since a class alone is nothing; 0 beside 1, 2, … on less than half of the pixels
+    is rather one. Programs write 0 as nodata for both. A list of classes tells.
+    """
+    others = sorted(values.pixels.keys() - {tag})
+    if legend.entries:
+        return tag in legend.by_value(colours=False), False
+    if len(others) < 2:
+        return True, False
+    return tag == 0 and others[0] == 1 and values.share(0) <= SPARSE, tag == 0
+
+
+def asked_of_tag(
+    chosen: list[Choice], others: Sequence[Choice], values: LabelValues, tag: int, likely: bool
+) -> list[Choice]:
+    """Return the choices with the question whether the nodata value of the labels is a class."""
+    classes = next((each.value for each in others if each.key == "dataset.classes"), None)
+    seen = f"{tag} is the nodata of the labels, {percent(values.share(tag))} of them, where images have data"
+    question = f"{seen}: {'does it mean without a label' if likely else 'is it a class'}?"
+    instead = {"dataset.label_nodata": "ignore" if likely else "class", "dataset.classes": classes}
+    value = "class" if likely else "ignore"
+    return [*chosen, Choice("dataset.label_nodata", value, "", question=question, instead=instead)]
 
 
 def _refuse_bits(codes: Sequence[int], entries: Mapping[int | None, Entry], values: LabelValues) -> None:

@@ -15,7 +15,6 @@ from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.pages.parts import percent
 from segmenter.raster import LabelRaster, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
 from segmenter.raster.ground import alignment_errors, both_placed
 
@@ -26,9 +25,9 @@ from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED
 from .choice import Choice, asked, nested
-from .classes import class_choices, mask_choices
+from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
-from .legends import Legend, find_legend
+from .legends import find_legend
 from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
@@ -41,8 +40,8 @@ _MOST_KINDS = 3
 """Kinds of images that a reason names."""
 _MOST_LEFT = 0.2
 """Share of the images with a label above which leaving them out is no plan."""
-_SPARSE, _OBJECT_LABELS = 0.5, 12
-"""Share of a label's pixels above which its nodata means no label; labels that are looked at for objects."""
+_OBJECT_LABELS = 12
+"""Labels that are looked at for objects."""
 _FEWEST_OBJECTS = 10
 """Values from which labels may number objects."""
 
@@ -337,8 +336,8 @@ def _value_choices(
         tagged = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
         likely, doubtful = is_tag_a_class(tagged, int(tag), legend)
         chosen = choices(tagged if likely else values)
-        if doubtful and places(int(tag)).empty < _SPARSE:
-            chosen = _asked_of_tag(chosen, choices(values if likely else tagged), tagged, int(tag), likely)
+        if doubtful and places(int(tag)).empty < SPARSE:
+            chosen = asked_of_tag(chosen, choices(values if likely else tagged), tagged, int(tag), likely)
         values = tagged if likely else values
     else:
         chosen = choices(values)
@@ -352,32 +351,6 @@ def _value_choices(
         usual = Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
         yield replace(ask[0], reason=usual.reason) if ask else usual
     return values.damaged
-
-
-def is_tag_a_class(values: LabelValues, tag: int, legend: Legend) -> tuple[bool, bool]:
-    """Return whether the nodata value of labels is rather a class, and whether that is doubtful.
-
-    Of a binary mask it is, since a class alone is nothing; 0 beside 1, 2, … on less than half of the pixels
-    is rather one. Programs write 0 as nodata for both. A list of classes tells.
-    """
-    others = sorted(values.pixels.keys() - {tag})
-    if legend.entries:
-        return tag in legend.by_value(colours=False), False
-    if len(others) < 2:
-        return True, False
-    return tag == 0 and others[0] == 1 and values.share(0) <= _SPARSE, tag == 0
-
-
-def _asked_of_tag(
-    chosen: list[Choice], others: Sequence[Choice], values: LabelValues, tag: int, likely: bool
-) -> list[Choice]:
-    """Return the choices with the question whether the nodata value of the labels is a class."""
-    classes = next((each.value for each in others if each.key == "dataset.classes"), None)
-    seen = f"{tag} is the nodata of the labels, {percent(values.share(tag))} of them, where images have data"
-    question = f"{seen}: {'does it mean without a label' if likely else 'is it a class'}?"
-    instead = {"dataset.label_nodata": "ignore" if likely else "class", "dataset.classes": classes}
-    value = "class" if likely else "ignore"
-    return [*chosen, Choice("dataset.label_nodata", value, "", question=question, instead=instead)]
 
 
 def _refuse_objects(place: Place, used: Sequence[_Seen], values: LabelValues) -> None:
