@@ -86,7 +86,7 @@ def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) 
         text = f"{choice.reason}; or: {choice.other}" if choice.other else choice.reason
         comment = f"# {plain(' '.join(text.split()))}"
         if choice.question:
-            yield f"{indent}{_ASKED}{plain(choice.question)} If so, paste:"
+            yield f"{indent}{_ASKED}{plain(choice.question)} If so, paste in place of the same lines:"
             yield from (f"{indent}#   {line}" for line in choice.lines())
         if isinstance(value, list) and value and isinstance(value[0], dict):
             yield f"{indent}{key}:  {comment}"

@@ -154,7 +154,8 @@ def asked_of_tag(
 ) -> list[Choice]:
     """Return the choices with the question whether the nodata value of the labels is a class."""
     classes = next((each.value for each in others if each.key == "dataset.classes"), None)
-    seen = f"{tag} is the nodata of the labels, {percent(values.share(tag))} of them, where images have data"
+    share = percent(values.share(tag))
+    seen = f"{tag} is the nodata of the labels, {share} of their pixels, and images have data"
     question = f"{seen}: {'does it mean without a label' if likely else 'is it a class'}?"
     instead = {"dataset.label_nodata": "ignore" if likely else "class", "dataset.classes": classes}
     value = "class" if likely else "ignore"
