@@ -48,8 +48,8 @@ _OTHER = re.compile(
     re.I,
 )
 """Titles of columns of lists of classes, surely and perhaps, and of tables of something else."""
-_ONCE = 0.9
-"""Share of the codes of a list of classes that do not recur."""
+_ONCE, _LINES = 0.9, 0.7
+"""Shares of the codes of a list of classes that do not recur, and of the lines of any text that have one."""
 _NOWHERE = re.compile(
     r"_*(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none)_*",
     re.I,
@@ -189,7 +189,7 @@ def is_of_classes(legend: Legend, text: str, values: Sequence[int], *, colours: 
     if _TREE.search(legend.file):
         return True if _SPEAKS.search(text) else None
     unnamed = len({value for value in values if value not in (0, 255)} - set(codes))
-    if unnamed or len(codes) > 2 * len(values) + 2:
+    if unnamed or len(codes) > 2 * len(values) + 2 or len(codes) < _LINES * len(lines):
         return False
     return True if titles and _NAMES.search(titles) else None
 

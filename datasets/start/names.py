@@ -57,7 +57,8 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
     paths = (*images, *labels)
     above = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
     parts = {path: parts_of(path[above:]) for path in paths}
-    features = {path: {*own, *itertools.pairwise(own)} for path, own in parts.items()}
+    told = {path: [part for part in own if part.lower() not in USUAL] for path, own in parts.items()}
+    features = {path: {*own, *itertools.pairwise(own)} for path, own in told.items()}
     postings: dict[object, list[str]] = defaultdict(list)
     for image in images:
         for feature in features[image]:
@@ -75,7 +76,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
         scores = {image: score(label, image) for image in (near or alone)}
         top = max(scores.values(), default=0.0) - 1e-9
         tied = [image for image, value in scores.items() if value >= top][:_FEW]
-        words = [tuple(part for part in parts[image] if len(part) > 2) for image in tied]
+        words = [tuple(part for part in told[image] if len(part) > 2) for image in tied]
         begun = [sum(part.startswith(own) for part in parts[label]) for own in words]
         best[label] = [image for image, n in zip(tied, begun, strict=True) if n == max(begun)]
     return best
