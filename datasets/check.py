@@ -25,6 +25,7 @@ from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import Names, names_of, order_of, other_names, used_names
 
 from .files import few
+from .fill import Fill
 from .gsd import contradictions, gsd_line
 from .leaks import Seen, coarse_mask, digest_of, equal_scenes, find_leaks, in_turn, pieces
 
@@ -39,7 +40,8 @@ class Finding:
     """One fault of a dataset.
 
     Attributes:
-        kind: unreadable, bands, label, size, georeferencing, unknown value, image type, class, or leak.
+        kind: unreadable, bands, fill value, label, size, georeferencing, unknown value, image type, class, or
+            leak.
         text: description of the fault; for an unknown value, the value.
         scene: name of the scene; None for a fault of the whole dataset.
         pixels: number of pixels with the unknown value.
@@ -188,6 +190,8 @@ _VALUE = "unknown value"
 _SETTLED = {
     "unreadable": "mend the file, or name its scene in {leave_out}",
     "bands": "say which are data in dataset.bands, or name the scene in {leave_out}",
+    "fill value": "declare it, since statistics and the model take it for a measurement: gdal_edit.py "
+    "-a_nodata VALUE FILE for each file",
     "label": "dataset.labels says where labels are, a folder's dataset.encoding what they hold; or name the "
     "scene in {leave_out}",
     "size": "give the label its image's size, or name the scene in {leave_out}",
@@ -305,7 +309,11 @@ def _audit(dataset: Dataset, scene: Scene) -> _Audit:
     audit = _Audit(scene, np.zeros(len(dataset.classes), np.int64))
     with audit.noting("unreadable"), open_raster(scene.image, dataset.bands) as raster:
         audit.info, audit.bands = raster.info, raster.bands
-        audit.digest, has_data = digest_of(raster)
+        fill = Fill()
+        audit.digest, has_data = digest_of(raster, fill.look)
+        for value, share in fill.values().items():
+            seen = f"{value:g} in all bands of {share:.0%} of the pixels, far from all others"
+            audit.add("fill value", f"{scene.image}: {seen}, and not declared as nodata")
         audit.remark = raster.partial_remark if has_data else f"{scene.image}: has no pixel with data"
         audit.masked = raster.may_have_nodata
     if scene.label is None:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.files import is_vector
-from segmenter.config.datasets import FolderConfig, FolderSplit
+from segmenter.config.datasets import FolderConfig
 from segmenter.config.layouts import WILD, braces, class_map, image_regexes, one_label, pattern_regex
 from segmenter.grid.deals import Deal
 from segmenter.grid.scenes import Dataset, Scene, Split
@@ -60,7 +60,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     paths = [path for path in every if path not in further]
     pairs, skipped = _pairs(config, root, paths)
     skipped = (*skipped, *((at(path), SPELT) for path in _spelt_otherwise(config, paths)))
-    groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
+    groups = _groups(config, pairs)
     aliases = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, aliases, "dataset.split.leave_out")
     used = {name: aliases[name] for name in aliases if name not in left}
@@ -136,10 +136,11 @@ def _pairs(
     named = set(image_regex.groupindex)
     if one_label(config) or (is_vector(config.labels) and not label_regex.groupindex):
         return _on_one_file(config, root, paths, image_regex, label_regex)
-    if named != set(label_regex.groupindex) - ({"class"} if config.masks else set()):
+    of_labels = set(label_regex.groupindex) - ({"class"} if config.masks else set())
+    if not of_labels <= named or (named and not of_labels):
         raise ConfigError(
             "dataset.labels",
-            expected="the same {names} as in dataset.images",
+            expected="the same {names} as in dataset.images, or fewer if a label serves several dates",
             got=f"{braces(label_regex)} against {braces(image_regex)}",
         )
     candidates = candidates_of(root, config.images[0], config.labels, paths, config.masks)
@@ -180,12 +181,21 @@ def candidates_of(
     image_regex = pattern_regex(image_form, "dataset.images")
     label_regex = pattern_regex(label_form, "dataset.labels", classes)
     keys: dict[str, tuple[str, ...]] = {}
+    of_images = tuple(image_regex.groupindex)
+    fields = tuple(name for name in of_images if name in label_regex.groupindex)
+    dates: dict[tuple[str, ...], list[str]] = {}  # names of the images of a label, if it serves several
     for path in paths:
-        for regex, files in ((image_regex, candidates.images), (label_regex, candidates.labels)):
-            match = regex.fullmatch(path)
-            if match:
-                key = tuple(match[name] for name in image_regex.groupindex)
-                files.setdefault(_scene_name(key, keys, path), []).append(path)
+        if match := image_regex.fullmatch(path):
+            name = _scene_name(tuple(match[name] for name in of_images), keys, path)
+            candidates.images.setdefault(name, []).append(path)
+            if label_regex.fullmatch(path) is None:
+                dates.setdefault(tuple(match[name] for name in fields), []).append(name)
+    for path in paths:
+        if match := label_regex.fullmatch(path):
+            key = tuple(match[name] for name in fields)
+            several = dates.get(key, []) if len(fields) < len(of_images) else []
+            for name in dict.fromkeys(several) or [_scene_name(key, keys, path)]:
+                candidates.labels.setdefault(name, []).append(path)
     both = sorted(
         {p for v in candidates.images.values() for p in v}
         & {p for v in candidates.labels.values() for p in v}
@@ -272,10 +282,17 @@ def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: st
 # ------------------------------------------------------------------------------------------ splits
 
 
-def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
-    """Return the group of each image; without a `group` setting each scene is a group."""
+def _groups(config: FolderConfig, pairs: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return the group of each image: by `group`, else each scene is one, or all dates of a label."""
+    split, images = config.split, {name: image for name, (image, _) in pairs.items()}
     if split.group is None:
-        return {name: name for name in images}
+        fields = set(pattern_regex(config.labels, "dataset.labels", config.masks).groupindex) - {"class"}
+        regex = pattern_regex(config.images[0], "dataset.images")
+        if not fields or fields >= set(regex.groupindex):
+            return {name: name for name in images}
+        matches = {name: regex.fullmatch(image) for name, image in images.items()}
+        order = [field for field in regex.groupindex if field in fields]
+        return {name: "_".join(m[field] for field in order) if m else name for name, m in matches.items()}
     group_names = found_in_paths(split.group, list(images.values()))
     groups = {}
     for (name, image), group in zip(images.items(), group_names, strict=True):

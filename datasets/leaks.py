@@ -41,11 +41,16 @@ def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
     return _LARGE if size.pixels > _LARGE_PIXELS else contextlib.nullcontext()
 
 
-def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
+def digest_of(
+    raster: Raster, look: Callable[[NDArray[Any], NDArray[np.bool_]], None] = lambda *_: None
+) -> tuple[bytes | None, bool]:
     """Read a whole raster; return a digest of the pixels a model would see, and True if any has data.
 
     Digests find equal scenes without reading a file twice, even in different formats; decoding takes far
     longer than hashing. None for a scene of one colour: empty tiles are equal but no leak.
+
+    Args:
+        look: is called with each piece of the image and its mask of data, on the way.
 
     Raises:
         RasterError: a window cannot be read.
@@ -57,6 +62,7 @@ def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
     with in_turn(size):
         for window in pieces(size, len(raster.bands) * dtype.itemsize):
             image, valid = raster.read(window)
+            look(image, valid)
             has_data = has_data or bool(valid.any())
             first = image[:1, :1].copy() if first is None else first
             varies = varies or not np.array_equal(image, np.broadcast_to(first, image.shape))

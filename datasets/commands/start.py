@@ -121,11 +121,22 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     keep_deal(recipe, deals, dataset)
     write_whole(recipe, text.encode())
     typed = shlex.quote(str(recipe))
+    for choice in choices:
+        _print_asked(choice, recipe)
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
     pictures = f", and {page} with pictures: look at it first" if html else ""
     print(plain(f"written: {recipe}{pictures}"))
     print(plain(f"then: {invocation('train')} {typed}"))
+
+
+def _print_asked(choice: Choice, recipe: Path) -> None:
+    """Print what is left out, and a question with the lines to paste if the answer is the other reading."""
+    if choice.left:
+        print(plain(f"finding: {choice.left}"))
+    if choice.question:
+        print(plain(f"question: {choice.question} If so, in {recipe}:"))
+        print("\n".join(f"  {plain(line)}" for line in choice.lines()))
 
 
 def _command(given: _Options) -> str:
@@ -162,6 +173,7 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     choice = by_key[key]
     lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
+    lines += [f"question: {choice.question} If so: {line}" for line in choice.lines()]
     lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))
     return "\n".join(map(plain, lines))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from segmenter.base.errors import plain
 from segmenter.config.reading import one_line
 
 _HEAD = "# Each line says why. A line with `or:` has another reading: look at it. All may be changed."
+_ASKED, _MOST_ASKED = "# QUESTION: ", 2
+"""Beginning of a question above its setting, and questions of a folder."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,34 @@ class Choice:
         value: plain YAML value.
         reason: one short sentence with the number behind it; it becomes the comment in the recipe.
         other: the other possible reading, if there is one; it marks the line in the recipe.
+        question: what the files cannot tell, with its number; it stands at the top of all.
+        instead: settings by dotted key that hold if the answer is the other reading.
+        left: what is left out, and why, if that is a finding.
     """
 
     key: str
     value: Any
     reason: str
     other: str = ""
+    question: str = ""
+    instead: Mapping[str, Any] = field(default_factory=dict)
+    left: str = ""
+
+    def lines(self) -> list[str]:
+        """Return the lines to paste in place of the recipe's if the other reading is right."""
+        return [f"{key.rpartition('.')[2]}: {one_line(value)}" for key, value in self.instead.items()]
+
+
+def asked(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Return the choices with the questions that can be asked of a user: the first two; more are remarks."""
+    open_ones = [choice for choice in choices if choice.question]
+    silent = {choice.key for choice in open_ones[_MOST_ASKED:]}
+    return tuple(
+        replace(choice, question="", instead={}, other=choice.other or choice.question)
+        if choice.key in silent
+        else choice
+        for choice in choices
+    )
 
 
 def nested(choices: Iterable[Choice]) -> dict[str, Any]:
@@ -61,6 +85,9 @@ def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) 
             continue
         text = f"{choice.reason}; or: {choice.other}" if choice.other else choice.reason
         comment = f"# {plain(' '.join(text.split()))}"
+        if choice.question:
+            yield f"{indent}{_ASKED}{plain(choice.question)} If so, paste in place of the same lines:"
+            yield from (f"{indent}#   {line}" for line in choice.lines())
         if isinstance(value, list) and value and isinstance(value[0], dict):
             yield f"{indent}{key}:  {comment}"
             yield from (f"{indent}  - {one_line(item)}" for item in value)

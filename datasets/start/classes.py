@@ -1,39 +1,38 @@
-"""Classes of labels that nobody described: of values, of masks, and of attributes of polygons."""
+"""Classes of labels that nobody described: of values, and of masks."""
 
 from __future__ import annotations
 
 import colorsys
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from segmenter.base.errors import DatasetError, counted
+from segmenter.base.errors import DatasetError, RasterError, counted
 from segmenter.base.threads import in_threads
-from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, own_colour, unpacked
 from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
 from segmenter.raster.masks import UNLABELLED, Masks
 
-from ..files import few
 from ..leaks import in_turn
-from ..made import polygon_packages
 from .choice import Choice
 from .legends import Entry, Legend
 from .names import Patterns
-from .values import LabelValues
+from .pixels import are_bits
+from .values import LabelValues, Whereabouts
 
 _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
 """Share below which 0, black or white is ignored if it lies mostly at borders or outside the image; and the
 share there from which it is whatever its pixels are."""
+SPARSE = 0.5
+"""Share of a label's pixels above which its nodata means no label."""
+_LARGE = 0.1
+"""Share of the pixels from which it is asked whether 0 is a class."""
 _STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
 """Share and pixels below which a value is noise, and the values that may be."""
 _LEAST_MIXED = 4
@@ -42,19 +41,10 @@ _SOFT_VALUES, _SOFT_NEAR, _SOFT_APART, _SOFT_SHARE = 16, 16, 64, 0.9
 """Grey masks: least values (2 in JPEGs), distance to one of two so far apart, share of pixels so near."""
 _HUES = "red orange yellow green green cyan cyan blue blue purple pink red"
 
-_USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
-_NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
-"""Names of attributes of classes, and further ones whose numbers may be classes."""
-_NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
 _BACKGROUND = "background"
-_MOST = 0.9
-"""Share of the polygons that a usual attribute has a value for, to go before others."""
 
-_MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
-"""Polygons up to which their areas are compared, and the box that holds them."""
-
-Places = Callable[[int], tuple[float, float]]
-"""Value → shares of its pixels where the image is empty, and at the image's border."""
+Places = Callable[[int], Whereabouts]
+"""Value → where its pixels lie."""
 
 
 def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterator[Choice]:
@@ -67,10 +57,14 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     if (soft := _soft(values)) is not None:
         yield soft
         return
-    entries = legend.by_value(colours=values.encoding == "colours")
+    coloured = values.encoding == "colours"
+    entries = legend.by_value(colours=coloured)
     looked_at = list(values.pixels)[: MAX_CLASSES + _MOST_STRAYS + 1]  # more are refused, whatever they are
     whys = {value: _why_ignored(value, values, entries.get(value), places) for value in looked_at}
     ignored = {value: why for value, why in whys.items() if why}
+    doubt = is_zero_a_class(values, entries, places)
+    if doubt and values.total and 0 in ignored and doubt.likely:
+        del ignored[0]
     codes = [value for value in looked_at if value not in ignored]
     mixed = _mixtures(values, [value for value in codes if value not in entries])
     blurred = mixed >= (_LEAST_MIXED if values.lossy else max(_LEAST_MIXED, len(values.common(_RARE))))
@@ -82,10 +76,102 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
             "resampling or in JPEGs",
             remedy="save labels without loss",
         )
+    _refuse_bits(codes, entries, values)
     _refuse_one(codes)
-    yield _classes(codes, values, entries, legend.file)
-    if ignored:
-        yield _ignored(ignored, values)
+    yield from _asked(codes, ignored, values, legend, doubt)
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """What the files cannot tell of the value 0; `likely`: it is rather a class."""
+
+    text: str
+    likely: bool
+
+
+def is_zero_a_class(
+    values: LabelValues, entries: Mapping[int | None, Entry], places: Places
+) -> _Doubt | None:
+    """Return the doubt whether 0 is a class, where all bands of images that declare no nodata are 0.
+
+    Of images of one band, as heights or an index, 0 is rather a measurement; in several bands at once rather
+    no data. Few pixels are no matter.
+    """
+    share = values.share(0)
+    if not share or 0 in entries or len(values.pixels) < 3:
+        return None
+    where = places(0)
+    if where.empty < _SURELY or where.void >= _SURELY or (share < _LARGE and where.bands > 1):
+        return None
+    seen = f"0 is {percent(share)} of the pixels of the labels, and {percent(where.empty)} of these are 0 in "
+    seen += f"{'all bands' if where.bands > 1 else 'the one band'} of the images, which declare no nodata"
+    likely = where.bands == 1
+    return _Doubt(f"{seen}: {'are they without data' if likely else 'is it a class'}?", likely)
+
+
+def _asked(
+    codes: Sequence[int], ignored: dict[int, str], values: LabelValues, legend: Legend, doubt: _Doubt | None
+) -> Iterator[Choice]:
+    """Yield classes and ignored values, with the questions that list and zeros leave open."""
+    coloured = values.encoding == "colours"
+    classes = _classes(codes, values, legend.by_value(colours=coloured), legend.file)
+    if legend.doubt:
+        others = {each.code: each for each in legend.other}
+        other = _classes(codes, values, others, legend.file).value
+        classes = replace(classes, question=legend.doubt, instead={classes.key: other})
+    ignore = _ignored(ignored, values) if ignored else None
+    if doubt is not None:
+        held = sorted({*codes} ^ {0})
+        other = _classes(held, values, legend.by_value(colours=coloured), legend.file).value
+        void = sorted({*ignored} ^ {0})
+        texts = [f"#{value:06x}" if coloured else value for value in void]
+        instead = {"dataset.classes": other, "dataset.ignore": texts}
+        if ignore is not None and 0 in ignored:
+            ignore = replace(ignore, other="", question=doubt.text, instead=instead)
+        elif not classes.question:
+            classes = replace(classes, question=doubt.text, instead=instead)
+    yield classes
+    if ignore is not None:
+        yield ignore
+
+
+def is_tag_a_class(values: LabelValues, tag: int, legend: Legend) -> tuple[bool, bool]:
+    """Return whether the nodata value of labels is rather a class, and whether that is doubtful.
+
+    Of a binary mask it is, since a class alone is nothing; 0 beside 1, 2, … on less than half of the pixels
+    is rather one. Programs write 0 as nodata for both. A list of classes tells.
+    """
+    others = sorted(values.pixels.keys() - {tag})
+    if legend.entries:
+        return tag in legend.by_value(colours=False), False
+    if len(others) < 2:
+        return True, False
+    return tag == 0 and others[0] == 1 and values.share(0) <= SPARSE, tag == 0
+
+
+def asked_of_tag(
+    chosen: list[Choice], others: Sequence[Choice], values: LabelValues, tag: int, likely: bool
+) -> list[Choice]:
+    """Return the choices with the question whether the nodata value of the labels is a class."""
+    classes = next((each.value for each in others if each.key == "dataset.classes"), None)
+    share = percent(values.share(tag))
+    seen = f"{tag} is the nodata of the labels, {share} of their pixels, and images have data"
+    question = f"{seen}: {'does it mean without a label' if likely else 'is it a class'}?"
+    instead = {"dataset.label_nodata": "ignore" if likely else "class", "dataset.classes": classes}
+    value = "class" if likely else "ignore"
+    return [*chosen, Choice("dataset.label_nodata", value, "", question=question, instead=instead)]
+
+
+def _refuse_bits(codes: Sequence[int], entries: Mapping[int | None, Entry], values: LabelValues) -> None:
+    """Refuse flags in bits, as QA_PIXEL has them: their values are no classes."""
+    if values.encoding == "codes" and not entries and are_bits(codes):
+        shown = ", ".join(f"{value} ({value:b})" for value in sorted(codes)[-2:])
+        raise DatasetError(
+            "labels",
+            expected="a value for each class",
+            got=f"{len(codes)} values as flags in bits, as {shown}",
+            remedy="--labels names labels of classes",
+        )
 
 
 def _refuse_one(classes: Sequence[object]) -> None:
@@ -108,9 +194,10 @@ def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: P
     if share < _STRAY and values.pixels[value] < _FEW_PIXELS:
         return "few pixels"
     if value in (0, 0xFFFFFF):
-        empty, border = places(value)
-        if empty >= _SURELY or (share < _RARE and max(empty, border) >= _MOSTLY):
-            return f"{max(empty, border):.0%} at borders or where the image is empty"
+        where = places(value)
+        most = max(where.empty, where.border)
+        if where.empty >= _SURELY or (share < _RARE and most >= _MOSTLY):
+            return f"{most:.0%} at borders or where the image is empty"
     return ""
 
 
@@ -147,7 +234,8 @@ def _classes(
     classes = list[dict[str, Any]]()
     names, colours = set[str](), set[str]()
     for i, value in enumerate(codes):
-        entry = entries.get(value) or Entry(_made_name(value, codes, values))
+        ground = not value and values.encoding == "codes" and any(code in entries for code in codes)
+        entry = entries.get(value) or Entry(_BACKGROUND if ground else _made_name(value, codes, values))
         tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
         names.add(name := next(each for each in tries if each not in names))
         coded = values.encoding == "codes"
@@ -219,26 +307,43 @@ def _soft(values: LabelValues) -> Choice | None:
     return Choice("dataset.classes", classes, why, "2 names are made up: a grey mask has none")
 
 
-# --------------------------------------------------------------------------------------- masks and polygons
+# ------------------------------------------------------------------------------------------------ masks
 
 
-def mask_choices(facts: Patterns, scenes: Sequence[Scene], drivers: Sequence[str]) -> Iterator[Choice]:
+def mask_choices(
+    root: Path, facts: Patterns, scenes: Sequence[Scene], drivers: Sequence[str]
+) -> Generator[Choice, None, dict[str, str]]:
     """Yield `dataset.encoding` and `dataset.classes` for masks; reads them whole, with a bar.
 
+    Returns:
+        Label that cannot be read → reason.
+
     Raises:
-        SegmenterError: a file is no mask, or there is one class alone.
+        SegmenterError: a file is no mask, or there is one class alone, or none can be read.
     """
     names = ["none" if "background" in facts.masks else "background", *facts.masks]
 
-    def count(scene: Scene) -> NDArray[np.int64]:
+    def count(scene: Scene) -> NDArray[np.int64] | RasterError:
         assert scene.label is not None, "the loader pairs them"
-        with Masks(scene.masks or ((0, scene.label),), drivers) as masks, in_turn(masks.info.size):
-            strips = (codes[codes < UNLABELLED] for _, codes in masks.strips())
-            own = [np.bincount(codes, minlength=len(names)) for codes in strips]
-            return np.append(np.sum(own, axis=0), masks.several)
+        try:
+            with Masks(scene.masks or ((0, scene.label),), drivers) as masks, in_turn(masks.info.size):
+                strips = (codes[codes < UNLABELLED] for _, codes in masks.strips())
+                own = [np.bincount(codes, minlength=len(names)) for codes in strips]
+                return np.append(np.sum(own, axis=0), masks.several)
+        except RasterError as error:
+            return error
 
-    counts = in_threads(count, scenes, description="values of labels", unit="file")
-    *pixels, several = np.sum(list(counts), axis=0).tolist()
+    damaged, counts = dict[str, str](), list[NDArray[np.int64]]()
+    for scene, found in zip(
+        scenes, in_threads(count, scenes, description="values of labels", unit="file"), strict=True
+    ):
+        if isinstance(found, RasterError) and scene.label is not None:
+            damaged[scene.label.relative_to(root).as_posix()] = str(found)
+        elif not isinstance(found, RasterError):
+            counts.append(found)
+    if not counts:
+        raise RasterError(root, f"no mask can be read; {next(iter(damaged.values()))}")
+    *pixels, several = np.sum(counts, axis=0).tolist()
     there = [(code, name) for code, name in enumerate(names) if pixels[code]]
     _refuse_one([name for _, name in there])
     why = f"{counted(len(facts.masks), 'mask')} a scene, each of 0 and one other value"
@@ -251,75 +356,4 @@ def mask_choices(facts: Patterns, scenes: Sequence[Scene], drivers: Sequence[str
     classes = [{"name": name, "code": code, "colour": hex_colour(own_colour(code))} for code, name in there]
     made_up = "names are made up: bands have none" if facts.masks[0] == "class 1" else ""
     yield Choice("dataset.classes", classes, why, made_up)
-
-
-def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
-    """Yield the attribute of the classes, if any, the classes, and what lies outside, as empty files tell.
-
-    Raises:
-        DatasetError: a file cannot be read, none has a polygon, or the extra `vectors` is missing.
-    """
-    with polygon_packages():
-        from segmenter.extras.vectors.features import VectorFile
-        from segmenter.extras.vectors.rule import as_text
-    columns, counts = dict[str, list[list[str]]](), list[int]()
-    for file in tqdm(files, desc="polygons", unit="file"):
-        vectors = VectorFile(root / file, None)
-        counts.append(vectors.count)
-        for name, own in vectors.attributes().items():
-            columns.setdefault(name, []).append(list(filter(None, map(as_text, own.tolist()))))
-    if not sum(counts):
-        raise DatasetError(root, expected="polygons", got=f"none in {few(files)}", remedy="add some")
-    fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
-    sparse = {name for name, fit in fitting.items() if fit.total() < _MOST * sum(counts)}
-    unusual = sparse | {name for name in fitting if not _USUAL.search(name)}
-    numbers = {name for name, fit in fitting.items() if all(map(_NUMBER.fullmatch, fit))}
-    later = unusual, sparse, {name for name, fit in fitting.items() if len(fit) == 1}, numbers
-    order = sorted(fitting, key=lambda name: (*(name in each for each in later), name))
-    attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter(foreground=sum(counts)))
-    shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
-    others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
-    yield Choice("dataset.vector.attribute", attribute, f"{counted(sum(counts), 'polygon')}: {shown}", others)
-    nowhere = [name for name in sorted(values) if Entry(name).nowhere]
-    names = sorted(values.keys() - set(nowhere)) or nowhere
-    meant, alone, empty = dict.fromkeys(nowhere, IGNORE_WORD), len(names) == 1, counts.count(0)
-    if not alone and sum(counts) <= _MOST_DRAWN:
-        areas: dict[str, list[float]] = {name: [] for name in names}
-        for drawn in (VectorFile(root / file, attribute).within(_EVERYWHERE) for file in files):
-            for value, shape in zip(map(as_text, drawn.value_F.tolist()), drawn.shape_F, strict=True):
-                areas.get(value or "", []).append(0.0 if shape is None else shape.area)
-        above = sorted(names, key=lambda name: (float(np.median(areas[name])), name))
-        yield Choice("dataset.vector.order", above, "where polygons overlap, the smaller lie above")
-    if attribute and alone:
-        meant[names[0]] = _named(names[0], attribute)
-        names = [meant[names[0]]]
-    if meant:
-        why = f"named {few(nowhere)}" if nowhere else "the only value"
-        yield Choice("dataset.vector.values", meant, why)
-    other = "pixels outside all polygons are ignored; they may be a class: vector.outside"
-    if alone or empty:
-        why = f"{counted(empty, 'file')} without a polygon" if empty else "polygons of one class"
-        yield Choice("dataset.vector.outside", _BACKGROUND, f"{why}: all else is none of it")
-        names = [_BACKGROUND, *(name for name in names if name != _BACKGROUND)]
-        other = "" if attribute else "no attribute tells classes: the name of the only one is made up"
-    classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
-    yield Choice("dataset.classes", classes, f"{attribute or 'all'} of {counted(len(files), 'file')}", other)
-
-
-def _named(value: str, attribute: str) -> str:
-    """Return a name of a class whose value may be no word, as `1` or `yes`."""
-    return value if len(value) > 3 and re.search(r"[^\W\d]", value) else attribute
-
-
-def _as_classes(name: str, files: Sequence[Sequence[str]]) -> Counter[str]:
-    """Return an attribute's values if they are classes: no number or name of a polygon or file, no flag."""
-    files = [values for values in files if values]
-    values, usual = Counter(chain.from_iterable(files)), _USUAL.search(name) is not None
-    total, different, words = values.total(), sum(len(set(each)) for each in files), {*map(str.lower, values)}
-    numbers = not usual and all(_NUMBER.fullmatch(value) for value in values)
-    running = different == total and (numbers or total > 3 * len(files))  # in a file
-    of_file = different == len(files) < 2 * len(values) and len(files) > 1
-    few_recur = 2 * len(values) <= total and len(values) < MAX_CLASSES and not (running or of_file)
-    telling = usual or (_NUMBERED.fullmatch(name) is not None if numbers else not words <= _YES | _NO)
-    fits = few_recur and telling if len(values) > 1 else usual or words <= _YES
-    return values if fits else Counter()
+    return damaged

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, islice, permutations
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..files import few
 from ..folder import candidates_of
+from .kinds import SetBack, auxiliary, set_back
 from .names import (
     MARK,
     SPLIT_WORDS,
@@ -33,13 +36,20 @@ from .names import (
     patterns_of,
     role_of,
 )
+from .pixels import count_objects, edge_share
+from .polygons import file_of_classes
 from .sight import Place, sort_files
 
+_APART = re.compile(r"(?<![^/_\-. ])(\d+|\*)(?![^/_\-. ])")
+"""A number of its own in a path, or a star."""
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
 _EQUAL = 0.75
 """Share of the commonest kind's pairs from which another kind may be preferred to it."""
 _LOOKED_AT, _MOST_VIEWED = 40, 6
+_MOST_VECTORS, _MOST_SHEETS, _LARGER = 40, 1000, 1.2
+"""Files of polygons of which one may tell the classes, images and labels whose places are compared, and times
+that the sheets of a map are larger than images, or smaller."""
 
 
 def find_pairs(place: Place) -> Patterns:
@@ -50,6 +60,8 @@ def find_pairs(place: Place) -> Patterns:
     """
     images, rasters, vectors = sort_files(place)
     labels = rasters or vectors
+    if not rasters and len(vectors) > 1 and 1 < len(vectors) <= _MOST_VECTORS:
+        labels = _file_of_classes(place, images, vectors)
     if not images or not labels:
         raise DatasetError(place.root, _nothing(place, images, rasters))
     counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
@@ -63,8 +75,8 @@ def find_pairs(place: Place) -> Patterns:
         patterns = replace(_image_patterns(scenes), labels=labels[0])
     else:
         patterns = _paired(place, scenes, labels)
-    if rasters and vectors:
-        patterns.others[1].insert(0, f"polygons of {few(vectors, 2)}")
+    if beside := [path for path in vectors if rasters or (labels != vectors and path not in labels)]:
+        patterns.others[1].insert(0, f"polygons of {few(beside, 2)}")
     if not patterns.masks:
         of = islice(filter(pattern_regex(patterns.labels, "names").fullmatch, rasters), _MOST_VIEWED)
         if info := next((seen.info for path in of if (seen := place.sight(path)).masks), None):
@@ -95,13 +107,7 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
             matched = pattern_regex(patterns.labels, "names").fullmatch
             unused = [path for path in sorted(left) if not matched(path)]
             if unused and len(scenes) == 1 and is_vector(labels[0]):
-                raise DatasetError(
-                    place.root,
-                    expected="one file of polygons for one image",
-                    got=few(labels, 3),
-                    remedy="name one by --labels, or merge them with an attribute that tells the class: "
-                    "ogrmerge.py -single -src_layer_field_name class -o all.gpkg FILES",
-                )
+                _refuse_unpaired(place, scenes, labels)
             if unused:
                 others[1].append(f"labels not used: {few(unused, 2)}")
             images = _with_all_endings(place, patterns.images[0], {image for image, _ in chosen})
@@ -112,14 +118,168 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
                 patterns = patterns_of(chosen)
                 images = patterns.images[0]
             labelled = _with_all_endings(place, patterns.labels, {label for _, label in chosen})
-            return replace(patterns, images=(images,), labels=labelled, others=others)
+            made = replace(patterns, images=(images,), labels=labelled, others=others)
+            return with_dates(made, place, {label: ties[label] for _, label in chosen})
+    return _by_dates(scenes, ties) or _refuse_unpaired(place, scenes, labels)
+
+
+_DATE = "\x02"
+"""Stands for the date in a path."""
+
+
+def _by_dates(scenes: Sequence[str], ties: Mapping[str, Sequence[str]]) -> Patterns | None:
+    """Return patterns of images that have one number more than their label, another one in each; or None."""
+    pairs = set[tuple[str, str]]()
+    for label, images in ties.items():
+        known = {*re.findall(r"\d+", label)}
+        for image in images:
+            dates = [part for part in _APART.finditer(image) if part[0].isdecimal() and part[0] not in known]
+            if len(dates) == 1:
+                pairs.add((f"{image[: dates[0].start()]}{_DATE}{image[dates[0].end() :]}", label))
+    if len(pairs) < 2 or 2 * len(pairs) <= len(ties):
+        return None
+    patterns = patterns_of(sorted(pairs))
+    images = patterns.images[0].replace(_DATE, "{date}")
+    found = candidates_of(Path(), images, patterns.labels, [*scenes, *ties])
+    whole = [name for name, own in found.images.items() if len(own) == len(found.labels.get(name, ())) == 1]
+    fits = "{date}" in images and "{name}" in images and 2 * len(whole) > len(scenes)
+    return replace(patterns, images=(images,)) if fits else None
+
+
+def with_dates(patterns: Patterns, place: Place, ties: Mapping[str, Sequence[str]]) -> Patterns:
+    """Return patterns by which a label serves the images of all dates, if images of one kind differ in them.
+
+    A date is a number of its own, between signs; images of other bands or another type are of another kind.
+
+    Args:
+        ties: images that share a label's name.
+    """
+    dated = {label: own for label, own in ties.items() if len(own) > 1}
+    if 2 * len(dated) <= len(ties) or MARK in "".join(chain.from_iterable(ties.values())):
+        return patterns
+    kinds = Counter(re.sub(r"\d+", "#", image) for own in dated.values() for image in own)
+    kind = max(kinds, key=lambda each: (kinds[each], each))
+    several = {
+        label: [image for image in own if re.sub(r"\d+", "#", image) == kind] for label, own in ties.items()
+    }
+    few_of = [image for own in list(several.values())[:_MOST_VIEWED] for image in own]
+    forms = {(info.count, info.dtype) for image in few_of if (info := place.sight(image).info)}
+    if len(forms) != 1 or 2 * sum(len(own) > 1 for own in several.values()) <= len(ties):
+        return patterns
+    text = patterns.images[0]
+    for part in _APART.finditer(text):
+        images = f"{text[: part.start()]}{{date}}{text[part.end() :]}"
+        found = candidates_of(Path(), images, patterns.labels, place.paths)
+        of_labels: dict[str, set[str]] = defaultdict(set)
+        for name, own in found.labels.items():
+            of_labels[own[0]].update(found.images.get(name, ()))
+        fits = sum(of_labels.get(label) == set(own) for label, own in several.items())
+        if 2 * fits > len(several) and all(len(own) == 1 for own in found.images.values()):
+            others = [
+                each for each in patterns.others[0] if re.sub(r"\d+", "#", each.split(" like ")[-1]) != kind
+            ]
+            one = "" if part[0] == "*" else text
+            return replace(patterns, images=(images,), others=(others, patterns.others[1]), one_date=one)
+    return patterns
+
+
+def _file_of_classes(place: Place, images: Sequence[str], vectors: list[str]) -> list[str]:
+    """Return the one of several files of polygons that tells classes, if names pair none with images."""
+    ties = pair(images, vectors)
+    if len(images) > 1 and all(ties.values()):
+        return vectors
+    one = file_of_classes(place.root, [place.stored[path] for path in vectors])
+    return [path for path in vectors if one in (None, place.stored[path])]
+
+
+def _refuse_unpaired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> NoReturn:
+    """Refuse images and labels that no names pair; the line says what they look like.
+
+    Raises:
+        DatasetError: always.
+    """
+    found = (
+        f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "
+        f"({few(labels, 2)}), but no names that pair most of them"
+    )
+    if is_vector(labels[0]):
+        raise DatasetError(
+            place.root,
+            expected=f"one file of polygons for {counted(len(scenes), 'image')}, or one named like each",
+            got=few(labels, 3),
+            remedy="name one by --labels, or merge them with an attribute that tells the class: "
+            "ogrmerge.py -single -src_layer_field_name class -o all.gpkg FILES",
+        )
+    refuse_sheets(place, scenes, labels)
+    if alike := _but_for_zeros(scenes, labels):
+        raise DatasetError(
+            place.root,
+            f"{found}: numbers agree but for zeros, as in {alike[0]} and {alike[1]}",
+            remedy=f"rename files of one kind so that both have the same number, as {alike[2]}",
+        )
     raise DatasetError(
         place.root,
-        f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "
-        f"({few(labels, 2)}), but no names that pair most of them, nor one georeferenced label",
+        f"{found}, nor one georeferenced label",
         remedy="give image and label of a scene the same name in two folders, or name labels of one kind: "
         "--labels '*_mask.tif'",
     )
+
+
+def refuse_sheets(
+    place: Place, images: Sequence[str], labels: Sequence[str], unlabelled: Sequence[str] | None = None
+) -> None:
+    """Refuse labels that are sheets or tiles of a map, cut otherwise than the images that lie on them.
+
+    Args:
+        unlabelled: images without a label by their names; None: all.
+
+    Raises:
+        DatasetError: most of these lie on labels of other names.
+    """
+    alone = images if unlabelled is None else unlabelled
+    grounds = [
+        np.array([ground.ravel() for ground in outlines(infos) if ground is not None]).reshape(-1, 4, 2)
+        for paths in (labels, alone)
+        if (infos := [info for path in paths[:_MOST_SHEETS] if (info := place.sight(path).info)])
+    ]
+    if len(grounds) < 2 or not all(map(len, grounds)):
+        return
+    sheets, own = grounds
+    reach = [np.median(np.ptp(ground, axis=1).max(axis=1)) for ground in grounds]
+    larger, smaller = (sheets, own) if reach[0] >= reach[1] else (own, sheets)
+    if max(reach) < _LARGER * min(reach) or (reach[0] < reach[1] and unlabelled is not None):
+        return
+    middles, low, high = smaller.mean(axis=1)[:, None], larger.min(axis=1), larger.max(axis=1)
+    on = int(((low < middles) & (middles < high)).all(axis=2).any(axis=1).sum())
+    if 2 * on <= len(smaller):
+        return
+    what = "images without a label of their name" if smaller is own else "labels"
+    raise DatasetError(
+        place.root,
+        f"{on} of {len(smaller)} {what} lie on {'labels' if smaller is own else 'images'} of other names "
+        f"({few(alone, 2)} and {few(labels, 2)}): sheets of one map",
+        remedy="join them: rio merge SHEETS all.tif, then --labels all.tif",
+    )
+
+
+def _but_for_zeros(images: Sequence[str], labels: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return an image, a label, and the label's number in the image, if numbers pair most but for zeros."""
+    numbers: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for image in images:
+        numbers[_numbers(image)].append(image)
+    pairs = [(own[0], label) for label in labels if len(own := numbers.get(_numbers(label), [])) == 1]
+    unlike = [(i, k) for i, k in pairs if re.findall(r"\d+", i) != re.findall(r"\d+", k)]
+    if not unlike or 2 * len(pairs) <= min(len(images), len(labels)):
+        return None
+    image, label = unlike[0]
+    texts = [re.findall(r"\d+", PurePosixPath(path).stem)[-1] for path in (image, label)]
+    longer = max(texts, key=len)
+    kind = image if longer == texts[1] else label
+    return image, label, re.sub(r"\d+(?=\D*$)", longer, PurePosixPath(kind).stem) + PurePosixPath(kind).suffix
+
+
+def _numbers(path: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", PurePosixPath(path).stem)))
 
 
 def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str:
@@ -127,10 +287,43 @@ def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str
     paths = map(PurePosixPath, place.paths)
     files = Counter(f"{path.suffix or 'without ending'} in {path.parent}" for path in paths).most_common(4)
     among = ", ".join(f"{n} {kind}" for kind, n in files) or "no file"
+    if images and (lists := _lists_of_polygons(place)):
+        return (
+            f"found {counted(len(images), 'image')} and {lists}: polygons in JSON, no masks; export masks "
+            "(one PNG a picture, a value for each class) from the program that drew them"
+        )
+    if images and not rasters and (objects := _objects_of(place, images)):
+        return f"found {objects[0]} and others that number objects, up to {objects[1]} a file: no classes"
     return (
         f"found {counted(len(images), 'image')} and {counted(len(rasters), 'label')} among {among}; looked "
         "for GeoTIFF, PNG, JPEG or JPEG 2000 images, labels of a few values, polygons; --labels names labels"
     )
+
+
+def _lists_of_polygons(place: Place) -> str:
+    """Return the first file of annotations in JSON, as COCO and labelme have them; empty: none."""
+    for path in place.paths:
+        if path.lower().endswith(".json"):
+            with suppress(OSError):
+                with place.file(path).open(encoding="utf-8", errors="replace") as file:
+                    begun = file.read(1 << 16)
+                if re.search(r'"(annotations|segmentation|shapes)"\s*:', begun):
+                    return path
+    return ""
+
+
+def _objects_of(place: Place, images: Sequence[str]) -> tuple[str, int] | None:
+    """Return the first of the rasters of one band that number objects, and the most of one; or None."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in images:
+        folders[str(PurePosixPath(path).parent)].append(path)
+    for paths in folders.values():
+        infos = [place.sight(path).info for path in paths[:_MOST_VIEWED]]
+        if all(info and info.count == 1 and np.dtype(info.dtype).kind in "ui" for info in infos):
+            with suppress(SegmenterError):
+                if count := count_objects([place.codes(path) for path in paths[:_MOST_VIEWED]]):
+                    return paths[0], count
+    return None
 
 
 def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:
@@ -168,7 +361,11 @@ def _chosen(
     least, many = max(2, _LEAST_ROLE * len(tied)), _EQUAL * max(counts.values(), default=0)
     if len(likely := [role for role, count in counts.items() if count >= many]) > _LOOKED_AT:
         likely = []  # no names tell what belongs together
-    keys = {role: (-many, *_unlikely(role, roles[role], place)) for role in likely}
+    back = set_back({role: roles[role] for role in likely}, place) if len(likely) > 1 else SetBack()
+    keys = {
+        role: (-many, role[0] in back.images, role[1] in back.labels, *_unlikely(role, roles[role], place))
+        for role in likely
+    }
     ranked = sorted(roles, key=lambda role: (*keys.get(role, (-counts[role],)), -counts[role], role))
     chosen: dict[str, str] = {}
     stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
@@ -189,7 +386,9 @@ def _chosen(
             kind, what = {each[side] for each in members} - {*chosen, *used}, ("images", "labels")[side]
             told |= kind
             if kind:
-                others[side].setdefault(role[side], f"{len(kind)} {what} like {min(kind)}")
+                why = (back.images, back.labels)[side].get(role[side], "")
+                told_of = f"{len(kind)} {what} like {min(kind)}" + (f" ({why})" if why else "")
+                others[side].setdefault(role[side], told_of)
     return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
 
 
@@ -197,7 +396,7 @@ def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: 
     """Return a key by which the likeliest of equally common kinds of names is first.
 
     Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
-    bands. Labels: usual words, no instances, most classes.
+    bands. Labels: usual words, none of objects or edges, most classes.
     """
     image, label = min(members, key=lambda each: (each[1], each[0]))
     of, on = place.sight(image).info, None if is_vector(label) else place.sight(label).info
@@ -207,7 +406,7 @@ def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: 
     classes = max(place.sight(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
     text = " ".join(role).lower()
     words = re.findall(r"[^\W\d_]{2,}", text)
-    odd = sum(-1 if word in USUAL else 1 for word in words) + len(words) * text.count("instance")
+    odd = sum(-1 if word in USUAL else 1 for word in words) + len(words) * auxiliary(" ".join(role))
     return (*finest, -min(of.count, 3), odd, -of.count, -classes)
 
 
@@ -277,7 +476,7 @@ def _mask_patterns(
     scenes = kinds[max(sizes, key=lambda kind: (sizes[kind], len(kind), kind), default="")]
     used = {path: word for own in scenes.values() for word, path in own.items()}
     least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
-    if not used or len(used) < least or not _are_masks(place, scenes):
+    if not used or len(used) < least or not _are_masks(place, scenes) or _has_edges(place, scenes):
         return None
     patterns = patterns_of(sorted(scenes))
     classes, labels = sorted({*used.values()}), patterns.labels.replace(_CLASS, "{class}")
@@ -300,6 +499,17 @@ def _words(role: str) -> list[str]:
 def _without(word: str, path: str) -> str:
     """Return a path with `_CLASS` for a word."""
     return re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", _CLASS, path)
+
+
+def _has_edges(place: Place, scenes: _Scenes) -> bool:
+    """Return whether one of the masks of scenes is of the edges of another one."""
+    some = [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]
+    for one, other in permutations(sorted({word for own in some for word in own})[:_MASKED], 2):
+        both = [own for own in some if one in own and other in own]
+        with suppress(SegmenterError):
+            if both and edge_share(*([place.codes(own[word]) for own in both] for word in (one, other))):
+                return True
+    return False
 
 
 def _are_masks(place: Place, scenes: _Scenes) -> bool:

@@ -19,7 +19,7 @@ from segmenter.config.reading import parse
 
 from .names import split_of_words
 
-_ENDING = re.compile(r"\.(qml|sld|clr|txt|csv|xml|tsv|json|emd|ya?ml|vat\.dbf)$", re.I)
+_ENDING = re.compile(r"\.(qml|sld|clr|txt|csv|xml|tsv|json|emd|ya?ml|names|vat\.dbf)$", re.I)
 _MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
 _CODE, _LETTER = re.compile(r"(\d{1,5})(?:\.0*)?"), re.compile(r"[^\W\d]")
 _CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
@@ -35,11 +35,30 @@ _IN_JSON = (
 """Keys of a class in JSON: of its name, code and colour."""
 _SPEAKS = re.compile(r"[ck]lass|name|label|[ck]ategor|legend", re.I)
 """Keys of lists of classes."""
+_STYLED, _TREE = re.compile(r"\.(qml|sld|clr|xml|emd|vat\.dbf)$", re.I), re.compile(r"\.(json|ya?ml)$", re.I)
+_TITLES = re.compile(
+    r"[ck]las|label|[ck]ateg|legend|cover|land_?use|colou?r|code|value|(?<![^\W_])(r|red)(?![^\W_])", re.I
+)
+_NAMES = re.compile(
+    r"name|(?<![^\W\d_])(typ|desc|title|nutzung|bezeich|libel|nom|clase|art(?![^\W\d_]))", re.I
+)
+_OTHER = re.compile(
+    r"(?<![^\W\d_])((site|place|city|town|country|region|station|state|date|time|year|scene|tile|image|file|path|"
+    r"author|sensor|product|version|split)|(lat|lon|ort|datum|ville|pays)(?![^\W\d_]))",
+    re.I,
+)
+"""Titles of columns of lists of classes, surely and perhaps, and of tables of something else."""
+_ONCE, _LINES = 0.9, 0.7
+"""Shares of the codes of a list of classes that do not recur, and of the lines of any text that have one."""
 _NOWHERE = re.compile(
-    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none)",
+    r"_*(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none)_*",
     re.I,
 )
 """Names of what counts nowhere."""
+_GROUND = re.compile(
+    r"_*(back[ _-]?)?ground_*|bg|others?|nothing|empty|clutter|(non?|not)[ _-].*|hintergrund|fond", re.I
+)
+"""Names of what is none of the other classes, which has code 0."""
 GREY = 0x010101
 """A grey, three equal bands, divided by its code."""
 _HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
@@ -58,13 +77,25 @@ class Entry:
         """Return whether it is named as what counts nowhere."""
         return _NOWHERE.fullmatch(self.name) is not None
 
+    @property
+    def ground(self) -> bool:
+        """Return whether it is named as what is none of the other classes, or counts nowhere."""
+        return self.nowhere or _GROUND.fullmatch(self.name) is not None
+
 
 @dataclass(frozen=True)
 class Legend:
-    """Classes that a file names."""
+    """Classes that a file names.
+
+    Attributes:
+        doubt: what the files cannot tell about the list; empty: nothing.
+        other: entries of the other reading, if there is a doubt; without any, names are made up.
+    """
 
     file: str = ""
     entries: tuple[Entry, ...] = ()
+    doubt: str = ""
+    other: tuple[Entry, ...] = ()
 
     def by_value(self, *, colours: bool) -> dict[int | None, Entry]:
         """Return the entries by colour, or by code; of equal ones the first."""
@@ -113,34 +144,129 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
             text = text_of(root / file, _MOST_BYTES)
         except (SegmenterError, UnicodeError):
             continue
-        codes = 0 if colours or split_of_words(Path(file).stem) else len(values)
-        for legend in (legend_of(file, text, codes, number) for number in (0, 1)):
+        listed = () if colours or split_of_words(Path(file).stem) else values
+        for legend in (legend_of(file, text, listed, number) for number in (0, 1)):
             if not colours and legend.entries and all(each.code is None for each in legend.entries):
-                legend = _coded(legend, max(values))
+                legend = _coded(legend, values)
+            elif not colours and not legend.doubt:
+                legend = _counted_anew(legend, values)
             named = len(legend.by_value(colours=colours).keys() & set(values))
             more = named >= most + bool(best.entries)
             if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
+                sure = is_of_classes(legend, text, values, colours=colours)
+                if sure is False:
+                    continue
+                if sure is None:
+                    what = f"{file} names {named} of {len(values)} values of the labels, as {_some(legend)}"
+                    legend = replace(legend, doubt=f"{what}; is it a table of something else?", other=())
                 best, most = legend, named
     return best
 
 
-def _coded(legend: Legend, highest: int) -> Legend:
+def _some(legend: Legend) -> str:
+    return ", ".join(f"{each.code} {each.name}" for each in legend.entries[:2])
+
+
+def is_of_classes(legend: Legend, text: str, values: Sequence[int], *, colours: bool) -> bool | None:
+    """Return whether a list that names values of labels is one of classes; None: nothing tells.
+
+    A list of classes has each code once, and hardly more lines than those of classes. A table of something
+    else, as of sites or a product's metadata, has small numbers, too. What speaks of classes is the form
+    (styles, tables of colours), the name of the file, or the titles of the columns.
+    """
+    if colours or _STYLED.search(legend.file):
+        return True
+    codes = [each.code for each in legend.entries if each.code is not None]
+    if len(set(codes)) < _ONCE * len(codes) or all(split_of_words(each.name) for each in legend.entries):
+        return False
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    rows = [_of_line(line, 0) is not None for line in lines]
+    titles = lines[0] if any(rows) and not rows[0] and not _TREE.search(legend.file) else ""
+    if _SPEAKS.search(Path(legend.file).name) or _TITLES.search(titles):
+        return True
+    if _OTHER.search(titles):
+        return False
+    if _TREE.search(legend.file):
+        return True if _SPEAKS.search(text) else None
+    unnamed = len({value for value in values if value not in (0, 255)} - set(codes))
+    if unnamed or len(codes) > 2 * len(values) + 2 or len(codes) < _LINES * len(lines):
+        return False
+    return True if titles and _NAMES.search(titles) else None
+
+
+def codes_of_names(names: Sequence[str], values: Sequence[int]) -> tuple[range | Sequence[int], int, str]:
+    """Return the codes of names without numbers, by the values of the labels; none if no count fits.
+
+    Names are of 0, 1, … or, if only so the last value has a name or if 0 does not occur, of 1, 2, …; a name
+    for nothing before them, as `__ignore__` of labelme, has none. As many names as values are in their order.
+
+    Returns:
+        The codes; by how much they differ in the other reading, if there is one; and the doubt.
+    """
+    count, first = len(names), Entry(names[0])
+    codes = [value for value in values if value < 255 or count > 255]
+    codes = codes if len(codes) > 1 else list(values)
+    highest = max(codes)
+    if first.nowhere and count > 2 and (names[0].startswith("__") or highest == count - 2):
+        return range(-1, count - 1), 0, ""
+    if highest == count and len(codes) > 1:
+        return range(1, count + 1), 0, ""
+    if highest > count:
+        return (sorted(codes), 0, "") if len(codes) == count else ((), 0, "")
+    seen = f"{count} names for the codes {_short(codes)}"
+    if 0 not in codes:
+        return range(1, count + 1), -1, f"{seen}: is the first one of code 0, which no label has?"
+    if first.ground:
+        return range(count), 0, ""
+    return range(count), 1, f"{seen}: is {names[0]} of code 1, and 0 none of them?"
+
+
+def _short(codes: Sequence[int]) -> str:
+    shown = sorted(codes)
+    return f"{shown[0]} … {shown[-1]}" if len(shown) > 3 else ", ".join(map(str, shown))
+
+
+def _counted_anew(legend: Legend, values: Sequence[int]) -> Legend:
+    """Return a list numbered by its order, from 0 or 1, as one from 1 or 0 if labels are counted so."""
+    numbers, seen = [each.code for each in legend.entries], set(values) - {255}
+    count = len(numbers)
+    if count < 2 or len(seen) < 2 or numbers not in ([*range(count)], [*range(1, count + 1)]):
+        return legend
+    codes = list(codes_of_names([each.name for each in legend.entries], sorted(seen))[0])
+    moved = tuple(replace(e, code=code) for e, code in zip(legend.entries, codes, strict=False))
+    told = f"{legend.file} counts from {numbers[0]}, the labels have {_short(sorted(seen))}"
+    if codes == [*range(1, count + 1)] and numbers[0] == 0 and count in seen:  # else it had no name
+        doubt = f"{told}: is {moved[0].name} {numbers[0]} all the same?"
+        return Legend(legend.file, moved, doubt, legend.entries)
+    if codes == [*range(count)] and numbers[0] == 1 and seen == {*codes} and count > 2:
+        return replace(legend, doubt=f"{told}: is {moved[0].name} 0?", other=moved)
+    return legend
+
+
+def _coded(legend: Legend, values: Sequence[int]) -> Legend:
     """Return a list of colours as one of codes: greys by their value, others by their order."""
     greys, entries = all(not (each.colour or 0) % GREY for each in legend.entries), legend.entries
-    if not greys and highest >= len(entries):
-        return Legend()
-    codes = [(each.colour or 0) // GREY if greys else i for i, each in enumerate(entries)]
-    coded = tuple(replace(each, code=code) for each, code in zip(entries, codes, strict=True))
-    return Legend(legend.file if greys else f"{legend.file}, codes by its order", coded)
+    if greys:
+        greyed = [(each.colour or 0) // GREY for each in entries]
+        return Legend(legend.file, tuple(replace(e, code=c) for e, c in zip(entries, greyed, strict=True)))
+    return _by_order(f"{legend.file}, codes by its order", entries, values)
 
 
-def legend_of(file: str, text: str, codes: int = 0, number: int = 0) -> Legend:
+def _by_order(file: str, entries: Sequence[Entry], values: Sequence[int]) -> Legend:
+    """Return entries with the codes that their order and the values of the labels give."""
+    codes, step, doubt = codes_of_names([each.name for each in entries], values)
+    coded = tuple(replace(e, code=c) for e, c in zip(entries, codes, strict=False))
+    other = tuple(replace(each, code=(each.code or 0) + step) for each in coded) if doubt else ()
+    return Legend(file, coded, doubt and f"{file} has {doubt}", other)
+
+
+def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0) -> Legend:
     """Return the classes of a style, a table or a list; none if most names recur, as words of a table do.
 
     Of several words of each line, those are names that differ the most.
 
     Args:
-        codes: number of codes, of which names alone are those of 0, 1, …; 0: names alone tell nothing.
+        values: codes of labels, of which names alone may be; without any, names alone tell nothing.
         number: which of two numbers of a table's line is its code.
     """
     if text.lstrip().startswith("<"):
@@ -158,9 +284,10 @@ def legend_of(file: str, text: str, codes: int = 0, number: int = 0) -> Legend:
     entries = max(ways, key=lambda own: len({each.name for each in own}))
     if 2 * len({each.name for each in entries}) < len(entries):
         return Legend()
-    near = 0 < codes <= len(lines) <= 2 * codes + 2  # some classes may not occur
-    if not entries and near and all(re.fullmatch(r"[^\W\d][^/\\.,;:]*", x) for x in lines):
-        entries = [Entry(_name(line), code) for code, line in enumerate(lines)]
+    codes = len(set(values) - {0, 255})
+    near = len(values) > 1 and codes <= len(lines) <= 2 * len(values) + 2  # some classes may not occur
+    if not entries and near and all(re.fullmatch(r"(__)?[^\W\d][^/\\.,;:]*", x) for x in lines):
+        return _by_order(file, [Entry(_name(line)) for line in lines], values)
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 
 

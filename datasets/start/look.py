@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
@@ -15,7 +15,7 @@ from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import RasterInfo, crs_title, open_raster, quiet_gdal
+from segmenter.raster import LabelRaster, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
 from segmenter.raster.ground import alignment_errors, both_placed
 
 from .. import load_dataset
@@ -24,18 +24,32 @@ from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED
-from .choice import Choice, nested
-from .classes import class_choices, mask_choices, polygon_choices
-from .folder_facts import find_pairs
+from .choice import Choice, asked, nested
+from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
+from .folder_facts import find_pairs, refuse_sheets
 from .legends import find_legend
 from .names import Patterns
+from .pixels import count_objects
+from .polygons import polygon_choices
 from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
 from .split import listed_splits
-from .values import count_values, empty_share
+from .values import LabelValues, Tally, count_values, tally_of, whereabouts
 
 _MOST_KINDS = 3
 """Kinds of images that a reason names."""
+_MOST_LEFT = 0.2
+"""Share of the images with a label above which leaving them out is no plan."""
+_OBJECT_LABELS = 12
+"""Labels that are looked at for objects."""
+_FEWEST_OBJECTS = 10
+"""Values from which labels may number objects."""
+
+_SMALL, _MOST_TALLIES, _MOST_TALLIED = 1 << 20, 20_000, 512
+"""Pixels of a label that is read with its header, such labels, and values of one that are kept."""
+
+Damaged = dict[str, str]
+"""Label that cannot be read → reason."""
 
 
 def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
@@ -57,24 +71,54 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return (kind, root, *others) if known else _loadable((kind, root, *others))
+    return (kind, root, *others) if known else asked(_loadable((kind, root, *others)))
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Return the choices once they load; images that a label for all does not reach are left out."""
+    """Return the choices once they load; images that a label for all does not reach are left out.
+
+    Raises:
+        DatasetError: so are too many of the images with a label of their own.
+    """
     skip = Choice("dataset.unlabelled", "skip", "")
     dataset = load_dataset(recipe_from({"name": "start", **nested((*choices, skip))}, "what was seen"))
     beside = [path.name for path, why in dataset.unused if why == SKIPPED]
     why = f"no label lies on {counted(len(beside), 'image')}: {few(beside, 2)}"
+    if beside and any(choice.key == "dataset.labels_by" for choice in choices):
+        total = len(dataset.scenes) + len(beside)
+        skip = replace(
+            skip, left=_left_out(dataset.root, total, dict.fromkeys(beside, f"{why}, though names pair them"))
+        )
     return (*choices, replace(skip, reason=why)) if beside else choices
+
+
+def _left_out(root: Path, total: int, left: Damaged) -> str:
+    """Return what is said of scenes that are left out.
+
+    Raises:
+        DatasetError: they are more than a fifth of the scenes with a label.
+    """
+    first = next(iter(left.values())).replace(f"{root}/", "")
+    told = f"{len(left)} of {counted(total, 'scene')} {'is' if len(left) == 1 else 'are'} left out: {first}"
+    if len(left) > _MOST_LEFT * total:
+        raise DatasetError(
+            root,
+            expected="labels that fit their images",
+            got=f"{len(left)} of {total} that do not, as {first}",
+            remedy="mend these labels, or move them out of the folder",
+        )
+    return told
 
 
 def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
-    seen = _headers(dataset, vector=vector)
-    placed = not vector and (facts.shared or 2 * sum(each.elsewhere for each in seen) > len(seen))
+    if not vector and not facts.shared:
+        _refuse_sheets(place, dataset)
+    tallies: dict[str, Tally] = {}
+    seen = _headers(dataset, None if vector or facts.masks else tallies, vector=vector)
+    placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
     used = [each for each in seen if each.scene.name not in left]
     if not used:
@@ -83,21 +127,33 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
         )
     yield from _file_choices(facts, [each.image for each in seen if each.image], drivers, dataset)
     if placed and not facts.shared:
-        yield Choice("dataset.labels_by", "georeference", "labels lie on another grid than their images")
+        off = sum(each.elsewhere for each in seen)
+        why = f"{off} of {counted(len(seen), 'label')} lie on another grid than their images"
+        yield Choice("dataset.labels_by", "georeference", why)
     if vector:
-        yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
+        damaged = yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
     elif facts.masks:
-        yield from mask_choices(facts, [each.scene for each in used], drivers)
+        damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
-        yield from _value_choices(place, facts, used)
+        damaged = yield from _value_choices(place, facts, used, tallies)
     yield from _image_choices(dataset, seen)
+    left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
+    used = [each for each in used if each.scene.name not in left]
     if left:
-        why = f"{counted(len(left), 'scene')}: {next(iter(left.values()))}".replace(f"{root}/", "")
-        yield Choice("dataset.split.leave_out", sorted(left), why)
+        told = _left_out(root, len(seen), left)
+        yield Choice("dataset.split.leave_out", sorted(left), told, left=told)
     for split, globs in facts.splits.items():
         yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
     if not facts.splits:
         yield from listed_splits(place, [each.scene for each in used])
+
+
+def _refuse_sheets(place: Place, dataset: Dataset) -> None:
+    """Refuse labels that are larger sheets of a map, of which images find only those of their own name."""
+    alone = [path.relative_to(dataset.root).as_posix() for path, why in dataset.unused if why == UNLABELLED]
+    labels = [scene.label.relative_to(dataset.root).as_posix() for scene in dataset.scenes if scene.label]
+    if len(alone) > _MOST_LEFT * (len(alone) + len(labels)):
+        refuse_sheets(place, (), labels, alone)
 
 
 def _scenes(place: Place, facts: Patterns, drivers: list[str]) -> Dataset:
@@ -144,9 +200,14 @@ class _Seen:
     elsewhere: bool = False
 
 
-def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
-    """Read the headers of all images and labels, with a bar."""
+def _headers(dataset: Dataset, tallies: dict[str, Tally] | None, *, vector: bool) -> list[_Seen]:
+    """Read the headers of all images and labels, with a bar, and the values of small labels, once each.
+
+    Args:
+        tallies: is filled with the values of labels; None: they are polygons, or masks.
+    """
     header = lru_cache(partial(_header, dataset.root))  # one label may serve all
+    of_label = header if tallies is None else lru_cache(partial(_label_header, dataset.root, tallies))
     finest = _finest_band(dataset)
 
     def read(scene: Scene) -> _Seen:
@@ -156,16 +217,26 @@ def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
         image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
         try:
             info, measured = header(image)
-            other = None if vector else header(label)[0]
+            other = None if vector else of_label(label)[0]
             wrong = [] if other is None else alignment_errors(info, other)
             wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
         except SegmenterError as error:
             return _Seen(scene, (image, label), fault=str(error))
-        elsewhere = bool(wrong) and other is not None and both_placed(info, other)
+        elsewhere = bool(wrong) and other is not None and _share_ground(info, other)
         fault = wrong[0][1] if wrong else ""
         return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)
 
     return list(in_threads(read, dataset.scenes, description="headers", unit="scene"))
+
+
+def _share_ground(image: RasterInfo, label: RasterInfo) -> bool:
+    """Return whether both are georeferenced, and a label lies on its image."""
+    if not both_placed(image, label):
+        return False
+    one, other = outlines([image, label])
+    if one is None or other is None:
+        return False
+    return bool(((one.min(axis=0) < other.max(axis=0)) & (other.min(axis=0) < one.max(axis=0))).all())
 
 
 def _finest_band(dataset: Dataset) -> int:
@@ -176,6 +247,16 @@ def _finest_band(dataset: Dataset) -> int:
             sizes = [_header(dataset.root, path)[0].size.pixels for path in paths]
             return sizes.index(max(sizes)) if sizes else 0
     return 0
+
+
+def _label_header(root: Path, tallies: dict[str, Tally], path: str) -> tuple[RasterInfo, int]:
+    """Return a label's header, and 0; the values of a small one are counted on the way."""
+    with LabelRaster(root / path, drivers=drivers_of(path)) as label:
+        if label.info.size.pixels <= _SMALL and len(tallies) < _MOST_TALLIES:
+            tally = tally_of(label)
+            if len(tally[0]) <= _MOST_TALLIED:
+                tallies[path] = tally
+        return label.info, 0
 
 
 def _header(root: Path, path: str) -> tuple[RasterInfo, int]:
@@ -202,7 +283,12 @@ def _file_choices(
     if spelt := [path.name for path, why in dataset.unused if why == SPELT]:
         others.append(f"also {counted(len(spelt), 'file')} spelt otherwise: {few(spelt, 2)}")
     images = list(facts.images) if len(facts.images) > 1 else facts.images[0]
-    yield Choice("dataset.images", images, "; ".join(lines[:_MOST_KINDS]) + more, "; ".join(others))
+    of = len({scene.label for scene in dataset.scenes})
+    dates = f"{counted(len(dataset.scenes), 'image')} of several dates share {counted(of, 'label')} by name: "
+    question = f"{dates}are the labels of one date alone?" if facts.one_date else ""
+    instead = {"dataset.images": facts.one_date} if facts.one_date else {}
+    reason = "; ".join(lines[:_MOST_KINDS]) + more
+    yield Choice("dataset.images", images, reason, "; ".join(others), question, instead)
     if drivers:
         yield Choice("dataset.drivers", drivers, "images are JPEG 2000")
     why = f"{counted(len(dataset.scenes), 'label')} found by the names of the images"
@@ -218,29 +304,73 @@ def _file_choices(
         yield Choice("dataset.unlabelled", "skip", "; ".join(alone))
 
 
-def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Iterator[Choice]:
+def _value_choices(
+    place: Place, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally]
+) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
-    pairs = [each.paths for each in used]
-    values = count_values(place.root, infos)
+    root = place.root
+    values = count_values(root, infos, tallies)
     colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
     tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
-    files = sorted(place.stored.values())
-    legend = find_legend(place.root, files, list(values.pixels), colours=colours)
-    told = not legend.entries or tag in legend.by_value(colours=False)
-    # The tag may be the code of a class; a list that names the others and not the tag says that it is none.
-    if tag is not None and told and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):
-        values = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
+    legend = find_legend(root, sorted(place.stored.values()), list(values.pixels), colours=colours)
     if not legend.entries:
         legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
     if not legend.entries and all(info.count > 2 for info in infos.values()):
         values = values.as_codes()
-    chosen = list(class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours)))
-    yield from chosen
+    if not legend.entries:
+        _refuse_objects(place, used, values)
+    pairs = [
+        (
+            [path.relative_to(root).as_posix() for path in each.scene.files or (each.scene.image,)],
+            each.paths[1],
+        )
+        for each in used
+    ]
+    places = cache(partial(whereabouts, root, pairs, colours=colours))
+
+    def choices(of: LabelValues) -> list[Choice]:
+        return list(class_choices(of, legend, places))
+
+    if tag is not None and 0 <= tag < 0xFFFF:
+        # The tag may be the code of a class.
+        tagged = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
+        likely, doubtful = is_tag_a_class(tagged, int(tag), legend)
+        chosen = choices(tagged if likely else values)
+        if doubtful and places(int(tag)).empty < SPARSE:
+            chosen = asked_of_tag(chosen, choices(values if likely else tagged), tagged, int(tag), likely)
+        values = tagged if likely else values
+    else:
+        chosen = choices(values)
+    ask = [each for each in chosen if each.key == "dataset.label_nodata"]
+    yield from (each for each in chosen if each not in ask)
     why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
     if values.void and tag not in values.pixels:
-        yield Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
+        usual = Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
+        yield replace(ask[0], reason=why) if ask else usual
     elif values.void and tag not in nested(chosen)["dataset"].get("ignore", ()):
-        yield Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
+        usual = Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
+        yield replace(ask[0], reason=usual.reason) if ask else usual
+    return values.damaged
+
+
+def _refuse_objects(place: Place, used: Sequence[_Seen], values: LabelValues) -> None:
+    """Refuse labels that number objects: their values are no classes.
+
+    Raises:
+        DatasetError: values are one area each, and count the objects of an image or are in one image alone.
+    """
+    if len(values.pixels) < _FEWEST_OBJECTS:
+        return
+    paths = sorted({each.paths[1] for each in used})
+    some = [path for path in paths[:: -(-len(paths) // _OBJECT_LABELS)] if path not in values.damaged]
+    if count := count_objects([place.codes(path) for path in some]):
+        raise DatasetError(
+            "labels",
+            expected="a value for each class",
+            got=f"numbers of objects: {len(values.pixels)} values, up to {count} in a label, one area each",
+            remedy="--labels names labels of classes; of objects of one class, a recipe's class has "
+            "`also: ['1-…']` (docs/data.md)",
+        )
 
 
 def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:

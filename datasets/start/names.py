@@ -26,11 +26,22 @@ SPLIT_WORDS = {
 USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
 USUAL |= {"annot", "annotation", "annotations"}
 """Words in names of images and labels."""
+AUXILIARY = {"instance", "instances", "instanceids", "object", "objects", "segmentationobject", "boundary"}
+AUXILIARY |= {"boundaries", "border", "borders", "edge", "edges", "contour", "contours", "vertex", "vertices"}
+AUXILIARY |= {"weight", "weights", "cloud", "clouds", "clm", "valid", "quality", "visualization", "preview"}
+AUXILIARY |= {"overlay", "quicklook", "browse", "thumbnail", "thumb"}
+"""Words in names of what lies beside images and labels; they tell only where pixels do not."""
 
 common_start = os.path.commonprefix
 """Return the longest text that all texts begin with."""
 Way = tuple[str, ...]
 """Constant texts of a column: before its first name, between its names, and behind the last."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a name in small letters, also those that capitals divide: `SegmentationObject`."""
+    parts = re.findall(r"[^\W\d_]{2,}", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text))
+    return [part.lower() for part in parts]
 
 
 def parts_of(path: str) -> list[str]:
@@ -46,7 +57,8 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
     paths = (*images, *labels)
     above = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
     parts = {path: parts_of(path[above:]) for path in paths}
-    features = {path: {*own, *itertools.pairwise(own)} for path, own in parts.items()}
+    told = {path: [part for part in own if part.lower() not in USUAL] for path, own in parts.items()}
+    features = {path: {*own, *itertools.pairwise(own)} for path, own in told.items()}
     postings: dict[object, list[str]] = defaultdict(list)
     for image in images:
         for feature in features[image]:
@@ -64,7 +76,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
         scores = {image: score(label, image) for image in (near or alone)}
         top = max(scores.values(), default=0.0) - 1e-9
         tied = [image for image, value in scores.items() if value >= top][:_FEW]
-        words = [tuple(part for part in parts[image] if len(part) > 2) for image in tied]
+        words = [tuple(part for part in told[image] if len(part) > 2) for image in tied]
         begun = [sum(part.startswith(own) for part in parts[label]) for own in words]
         best[label] = [image for image, n in zip(tied, begun, strict=True) if n == max(begun)]
     return best
@@ -106,6 +118,7 @@ class Patterns:
         splits: globs of the images of validation and test, if a folder `{split}` tells them.
         shared: one label file serves all images.
         others: other readings of the images, and of the labels.
+        one_date: pattern of the images of one date, if a label serves those of several.
     """
 
     images: tuple[str, ...]
@@ -114,6 +127,7 @@ class Patterns:
     shared: bool = False
     masks: tuple[str, ...] = ()
     others: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    one_date: str = ""
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:

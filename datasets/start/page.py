@@ -61,9 +61,14 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     """
     scenes = ", ".join(f"{len(dataset.of(split))} {split}" for split in SPLITS if dataset.of(split))
     doubts = [(choice.key, f"{choice.reason}; or: {choice.other}") for choice in choices if choice.other]
-    findings = counted(len(report.findings), "finding") if report.findings else "nothing looks wrong"
-    lead = f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
+    left = [choice.left for choice in choices if choice.left]
+    asked = [choice for choice in choices if choice.question]
+    count = len(report.findings) + len(left)
+    findings = counted(count, "finding") if count else "nothing looks wrong" if not asked else "no finding"
+    lead = " ".join([*(f"{text}." for text in left), *(choice.question for choice in asked), ""])
+    lead += f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
     lead += f"{counted(len(doubts), 'setting')} with another reading."
+    questions = [(each.question, f"if so, in the recipe: {line}") for each in asked for line in each.lines()]
     facts = {
         "Classes": str(len(dataset.classes)),
         "Labelled pixels": number(int(report.pixels_K.sum())),
@@ -71,11 +76,13 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     }
     settings = [[each.key, shortened(shown(each.value), _LONGEST), each.reason] for each in choices]
     table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)
-    wrong = [(kind, line) for kind, of in report.faults().items() for line in of[:_MOST_LINES]]
+    wrong = [("left out", text) for text in left]
+    wrong += [(kind, line) for kind, of in report.faults().items() for line in of[:_MOST_LINES]]
     remarks = *report.remarks[:_MOST_LINES], *dataset.notes, *report.left_out()
     wrong += [("remark", remark) for remark in remarks]
     nothing = Paragraph("Nothing: every file was read, every value is known.")
     sections = [
+        Section("questions", "What can the files not tell?", [Points(questions)] if questions else []),
         Section("doubts", "What else could it be?", [Points(doubts)] if doubts else []),
         Section("wrong", "What looks wrong?", [Points(wrong) if wrong else nothing]),
         Section("pictures", "Do the labels lie where they should?", _pictures(recipe.tiles, dataset)),

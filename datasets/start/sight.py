@@ -10,13 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.base.files import composed, is_vector
 from segmenter.config.layouts import pattern_regex
-from segmenter.grid.geometry import Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.masks import Masks
@@ -24,10 +26,10 @@ from segmenter.raster.masks import Masks
 from ..files import files_under, in_hash_order, stored_names
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
-_QUALITY = re.compile(r"(^|/)QI_DATA/|(?<![^\W_])(SCL|B?QA|UDM2?)(?![^\W_])")
+_QUALITY = re.compile(r"(^|/)QI_DATA/|(?<![^\W_])(SCL|B?QA\d*|UDM2?|FMASK)(?![^\W_])", re.IGNORECASE)
 """Layers of a satellite's product that tell which pixels are good."""
-_WINDOW = 1024
-"""Side of the window whose values are looked at."""
+_WINDOW, _THINNED = 1024, 256
+"""Side of the window whose values are looked at, and of an image that is compared with others."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
 """Labels have few values: shares of pixels with one of the most frequent ones, and of equal neighbours."""
 _SAMPLES, _MOST_GROUPS, _PURE = 6, 60, 0.97
@@ -77,6 +79,28 @@ class Place:
             self.looked[path] = _look_at(self.file(path))
         return self.looked[path]
 
+    def thinned(self, path: str) -> NDArray[Any]:
+        """Return all bands of an image, or of the first file of a scene, on a grid of (256, 256).
+
+        Raises:
+            SegmenterError: it cannot be read.
+        """
+        path = self.first.get(path, path)
+        with open_raster(self.file(path), drivers=drivers_of(path)) as raster:
+            shape = Size(_THINNED, _THINNED)
+            return raster.thinned(Window.of(raster.info.size), shape)[0]
+
+    def codes(self, path: str) -> NDArray[np.int64]:
+        """Return the (H, W) codes or colours in the middle of a label; −1: no label.
+
+        Raises:
+            SegmenterError: it cannot be read.
+        """
+        with LabelRaster(self.file(path), drivers=drivers_of(path)) as label:
+            raw, blank = label.stored(Window.middle(label.info.size, _WINDOW))
+        values = packed(raw).astype(np.int64)
+        return values if blank is None else np.where(blank, -1, values)
+
 
 def place_of(data: Path, labels: Path | None) -> Place:
     """Return the files below a folder, and those of labels beside it.
@@ -100,10 +124,10 @@ def place_of(data: Path, labels: Path | None) -> Place:
         raise DatasetError(missing[0], expected=f"a folder or file, there is none (from {Path.cwd()})")
     if data.is_file() and labels is None:
         raise DatasetError(data, expected="a folder", remedy="of one image, --labels names its own")
-    folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
-    if len({os.path.isabs(folder) for folder in folders}) > 1:
-        folders = [os.path.abspath(folder) for folder in folders]
-    root = Path(os.path.commonpath(folders) or ".")
+    folders = [each if each.is_dir() else each.parent for each in asked]
+    root = Path(os.path.commonpath(list(map(os.path.abspath, folders))))  # of "../a" and "b" it is ".."
+    if not any(map(os.path.isabs, folders)):
+        root = Path(os.path.relpath(root))
     if root.resolve() == Path(root.resolve().anchor):
         raise DatasetError(
             labels, expected=f"labels below a folder with {data}", remedy="link them there (ln -s)"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import LabelError, SegmenterError
+from segmenter.base.errors import LabelError, RasterError, SegmenterError
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Encoding, packed
@@ -30,6 +32,8 @@ _MOST_VALUES = 10_000
 """Values after which no further label is read: no classes have so many."""
 _PALETTE, _THUMB = 8192, 512
 """Pixels along a side at which colours of codes are looked up, and where a value lies."""
+_FILES = 3
+"""Files of a scene of several that show where it is empty."""
 _FRAME = 0.02
 """Share of an image's side that counts as its border."""
 
@@ -46,6 +50,7 @@ class LabelValues:
         void: pixels that the files mark as unlabelled, by nodata value, mask or transparency.
         read: number of files read.
         lossy: the files are JPEGs, whose values are nearly those that were meant.
+        damaged: files whose pixels cannot be read, with the reason.
     """
 
     encoding: Encoding
@@ -55,6 +60,7 @@ class LabelValues:
     void: int
     read: int
     lossy: bool
+    damaged: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def total(self) -> int:
@@ -77,29 +83,49 @@ class LabelValues:
         return [value for value in self.pixels if self.share(value) >= share]
 
 
-def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
+Tally = tuple[dict[int, int], int]
+"""Pixels of each value as it is stored, and pixels without one."""
+
+
+def count_values(
+    root: Path, infos: dict[str, RasterInfo], tallies: Mapping[str, Tally] = MappingProxyType({})
+) -> LabelValues:
     """Return the values of label rasters; reads them whole, with a bar.
 
     Args:
         infos: header of each label, by relative path.
+        tallies: those of labels that were read with their header.
 
     Raises:
         LabelError: a label has no whole numbers, or none has a labelled pixel.
-        RasterError: a label cannot be read.
+        RasterError: none can be read.
     """
     labels = in_hash_order(infos)
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
-    pixels, void, read = Counter[int](), 0, 0
+    pixels, void, read, damaged = Counter[int](), 0, 0, dict[str, str]()
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
-    count = partial(_count, root, infos, encoding == "colours")
-    for counts, blank in in_threads(count, labels[:_MOST_FILES], description="values of labels", unit="file"):
+    known = tallies if encoding == "codes" or not palette_of_any(infos) else {}
+    count = partial(_count, root, infos, encoding == "colours", known)
+    some = labels[:_MOST_FILES]
+    found = in_threads(count, some, description="values of labels", unit="file")
+    for label, (counts, blank) in zip(some, found, strict=True):
+        if isinstance(counts, RasterError):
+            damaged[label] = str(counts)
+            continue
         pixels.update(counts)
         void, read = void + blank, read + 1
         if len(pixels) > _MOST_VALUES:
             break
+    if len(damaged) == len(labels):
+        raise RasterError(root, f"none of {len(labels)} label files can be read; {damaged[labels[0]]}")
     if not pixels:
         raise LabelError(root, f"none of {len(labels)} label files has a labelled pixel")
-    return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy)
+    return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy, damaged)
+
+
+def palette_of_any(infos: Mapping[str, RasterInfo]) -> bool:
+    """Return whether a label has a palette, so that its stored values are not its colours."""
+    return any(info.has_palette for info in infos.values())
 
 
 def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[int, int], str]:
@@ -109,10 +135,11 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
     seen: dict[int, set[int]] = {}
     for path in painted[:_LOOKED_AT]:
         shape = infos[path].size.at_most(_PALETTE)
-        with LabelRaster(root / path) as codes, LabelRaster(root / path, expand_palette=True) as shown:
-            raw, colours = (packed(each.stored(shape=shape)[0]).reshape(-1) for each in (codes, shown))
-        for code, at in zip(*(each.tolist() for each in np.unique(raw, return_index=True)), strict=True):
-            seen.setdefault(code, set()).add(int(colours[at]))
+        with suppress(RasterError):  # a damaged file, which is left out
+            with LabelRaster(root / path) as codes, LabelRaster(root / path, expand_palette=True) as shown:
+                raw, colours = (packed(each.stored(shape=shape)[0]).reshape(-1) for each in (codes, shown))
+            for code, at in zip(*(each.tolist() for each in np.unique(raw, return_index=True)), strict=True):
+                seen.setdefault(code, set()).add(int(colours[at]))
     if bands:
         more = f", {len(painted)} have a palette" if painted else ""
         return "colours", {}, f"{bands} of {len(infos)} label files have three bands{more}"
@@ -122,45 +149,101 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
     return "codes", {code: min(colours) for code, colours in seen.items()}, f"labels have one band{more}"
 
 
-def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -> tuple[Counter[int], int]:
-    """Return the pixels of each value of a label, and those without one."""
-    counts, void, size = Counter[int](), 0, infos[path].size
-    with in_turn(size), LabelRaster(root / path, expand_palette=colours, drivers=drivers_of(path)) as label:
-        for window in pieces(size):
-            raw, blank = label.stored(window)
-            values = packed(raw) if blank is None else packed(raw)[~blank]
-            if values.dtype.kind == "f" and (values != np.rint(values)).any():
-                raise LabelError(root / path, expected="whole numbers as codes", got="fractions")
-            distinct, pixels = np.unique(values, return_counts=True)
-            counts.update(dict(zip(map(int, distinct.tolist()), pixels.tolist(), strict=True)))
-            void += 0 if blank is None else int(blank.sum())
-    return counts, void
+def _count(
+    root: Path, infos: dict[str, RasterInfo], colours: bool, tallies: Mapping[str, Tally], path: str
+) -> tuple[dict[int, int] | RasterError, int]:
+    """Return the pixels of each value of a label, and those without one; or why it cannot be read."""
+    if (known := tallies.get(path)) is not None:
+        return known
+    try:
+        opened = LabelRaster(root / path, expand_palette=colours, drivers=drivers_of(path))
+        with in_turn(infos[path].size), opened as label:
+            return tally_of(label)
+    except RasterError as error:
+        return error, 0
 
 
-def empty_share(
-    root: Path, pairs: Sequence[tuple[str, str]], value: int, *, colours: bool
-) -> tuple[float, float]:
-    """Return the shares of a value's pixels where the image is empty (no data, or zero), and at its border.
+def tally_of(label: LabelRaster) -> Tally:
+    """Return the pixels of each value of an open label, and those without one.
 
-    Both are estimated from a few pairs that show the value.
+    Raises:
+        LabelError: a value is no whole number.
+        RasterError: it cannot be read.
     """
-    images = {label: image for image, label in pairs}
+    counts, void = Counter[int](), 0
+    for window in pieces(label.info.size):
+        raw, blank = label.stored(window)
+        values = packed(raw) if blank is None else packed(raw)[~blank]
+        if values.dtype.kind == "f" and (values != np.rint(values)).any():
+            raise LabelError(label.info.path, expected="whole numbers as codes", got="fractions")
+        counts.update(_counted(values))
+        void += 0 if blank is None else int(blank.sum())
+    return dict(counts), void
+
+
+def _counted(values: NDArray[Any]) -> dict[int, int]:
+    """Return the pixels of each value; bytes are counted without sorting them."""
+    if values.dtype == np.uint8:
+        counts = np.bincount(values.reshape(-1), minlength=256)
+        there = np.flatnonzero(counts)
+        return dict(zip(there.tolist(), counts[there].tolist(), strict=True))
+    distinct, pixels = np.unique(values, return_counts=True)
+    return dict(zip(map(int, distinct.tolist()), pixels.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Shares of a value's pixels.
+
+    Attributes:
+        void: where the image has no data, as it declares.
+        empty: there, or where all bands of an image that declares nothing are 0.
+        border: at the image's border.
+        bands: bands of the images.
+    """
+
+    void: float = 0.0
+    empty: float = 0.0
+    border: float = 0.0
+    bands: int = 0
+
+
+def whereabouts(
+    root: Path, pairs: Sequence[tuple[Sequence[str], str]], value: int, *, colours: bool
+) -> Whereabouts:
+    """Return where a value lies in images, estimated from a few pairs that show it.
+
+    Of an image that declares nodata, a mask or alpha, 0 is a measurement.
+
+    Args:
+        pairs: files of the image, and the label.
+    """
+    images = {label: files for files, label in pairs}
 
     def where(label: str) -> NDArray[np.int64]:
         with suppress(SegmenterError):  # a finding of the check
             with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
                 shape = raster.info.size.at_most(_THUMB)
                 held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * GREY))
-            with open_raster(root / images[label], (1,), drivers=drivers_of(images[label])) as image:
-                light, valid = image.thinned(Window.of(image.info.size), shape)
+            if not held.any():
+                return np.zeros(5, np.int64)
+            void, dark, bands = np.zeros_like(held), np.ones_like(held), 0
+            for path in images[label][:: max(1, len(images[label]) // _FILES)]:
+                with open_raster(root / path, drivers=drivers_of(path)) as image:
+                    light, valid = image.thinned(Window.of(image.info.size), shape)
+                    measured = any(each is not None for each in image.info.nodata) or image.info.alpha
+                    declares = bool(measured) or not valid.all()
+                void, bands = void | ~valid, bands + light.shape[2]
+                dark &= np.False_ if declares else (light == 0).all(axis=2)
             rows, cols = (max(1, int(_FRAME * side)) for side in held.shape)
             border = np.ones_like(held)
             border[rows:-rows, cols:-cols] = False
-            return np.array(
-                [held.sum(), (held & (~valid | (light[..., 0] == 0))).sum(), (held & border).sum()]
-            )
-        return np.zeros(3, np.int64)
+            parts = held, held & void, held & (void | dark), held & border
+            return np.array([*(int(part.sum()) for part in parts), bands])
+        return np.zeros(5, np.int64)
 
-    shown = islice(filter(np.any, map(where, in_hash_order(images))), _LOOKED_AT)
-    held, empty, border = np.sum([np.zeros(3, np.int64), *shown], axis=0).tolist()
-    return empty / max(1, held), border / max(1, held)
+    shown = list(islice(filter(np.any, map(where, in_hash_order(images))), _LOOKED_AT))
+    held, void, empty, border, _ = np.sum([np.zeros(5, np.int64), *shown], axis=0).tolist()
+    bands = max((int(counts[4]) for counts in shown), default=0)
+    least = max(1, held)
+    return Whereabouts(void / least, empty / least, border / least, bands)

@@ -116,6 +116,7 @@ def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generato
         made.save(folder / image, made.image(rng))
     choices, recipe, dataset = made.planned(folder)
     assert made.pairs_of(dataset) == set(LAYOUTS[name])
+    assert not [choice.question for choice in choices if choice.question]
     assert not [choice.key for choice in choices if choice.key == "dataset.ignore"]
     if name == "DeepGlobe":
         assert dataset.classes.encoding == "colours"
@@ -185,7 +186,7 @@ def test_of_several_images_and_labels_one_of_each_is_taken(
     assert made.pairs_of(dataset) == {
         (f"{image.format(i, i)}.tif", f"{label.format(i, i)}.tif") for i in range(5)
     }
-    others = " ".join(choice.other for choice in choices)
+    others = " ".join(choice.other for choice in choices if not choice.question)
     assert all(kind.format(0, 0) in others for kind in kinds.keys() - {image, label})
     for other in [kind for kind, bands in kinds.items() if bands < 0 and kind != label]:
         found = made.planned(tmp_path, Path(f"{other.replace('{}', '*')}.tif"))[2]

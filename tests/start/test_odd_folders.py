@@ -177,12 +177,16 @@ def test_files_without_a_partner_are_skipped_and_counted(tmp_path: Path, rng: Rn
 
 
 def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng, 6)
+    two_folders(tmp_path, rng, 10)
     (tmp_path / "im/s1.tif").write_bytes(b"II*\0")
     made.save(tmp_path / "gt/s4.png", made.label([0, 1, 2], size=(61, 86)))
     choices, _, dataset = made.planned(tmp_path)
     assert by_key(choices)["dataset.split.leave_out"].value == ["s1", "s4"]
-    assert len(dataset.scenes) == 4
+    assert by_key(choices)["dataset.split.leave_out"].left
+    assert len(dataset.scenes) == 8
+    made.save(tmp_path / "gt/s5.png", made.label([0, 1, 2], size=(61, 86)))
+    with refused(DatasetError, where=str(tmp_path), expected="labels that fit their images"):
+        look(tmp_path)
 
 
 def test_of_two_label_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng) -> None:
@@ -202,6 +206,13 @@ def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytes
     _, recipe, dataset = made.planned(Path("a"), Path("elsewhere"))
     assert recipe.dataset.root == "."
     assert len(dataset.scenes) == 5
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "here/gt")
+    monkeypatch.chdir(tmp_path / "here")
+    for data in (Path("../a"), tmp_path / "a"):  # the common folder lies above
+        _, recipe, dataset = made.planned(data, Path("gt"))
+        assert recipe.dataset.root == (".." if data.parts[0] == ".." else tmp_path.as_posix())
+        assert len(dataset.scenes) == 5
 
 
 def test_one_image_and_its_label_named_by_hand(tmp_path: Path, rng: Rng) -> None:

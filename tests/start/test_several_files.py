@@ -30,6 +30,7 @@ def test_masks_of_one_class_each_are_one_label(name: str, tmp_path: Path, rng: n
     keys = {choice.key: choice for choice in choices}
     assert (keys["dataset.labels"].value, keys["dataset.encoding"].value) == (pattern, "masks")
     assert "1 of all lack" in keys["dataset.encoding"].reason
+    assert not any(choice.question or choice.left for choice in choices)
     assert dataset.classes.names == ["background", "road", "storm_damage", "water"]
     assert len(dataset.scenes) == 6
     alone = keys["dataset.labels"].other.partition("--labels '")[2].partition("'")[0]

@@ -139,6 +139,42 @@ def files_of(path: Path) -> list[Path]:
     return [path, *beside]
 
 
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Convert errors of the libraries about a damaged file to one line."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise DatasetError(
+            path, expected="text in UTF-8", got="other bytes", remedy=f"write it anew ({_CONVERT} …)"
+        ) from None
+    except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
+        why = shortened(" ".join(str(error).split()), 200)
+        raise DatasetError(path, f"cannot be read as polygons: {why}", remedy="is the file whole?") from None
+
+
+def area_layers(path: Path) -> list[str]:
+    """Return the layers of polygons of a file; of one that has a single one, or none by kind, an empty name.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    if _is_blank(path):
+        return [""]
+    check_kind(path)
+    if path.suffix.lower() == ".parquet":
+        return [""]
+    with _reading(path):
+        return _layers(path)[1] or [""]
+
+
+def _layers(path: Path) -> tuple[list[str], list[str]]:
+    """Return the layers with geometries, and those of polygons, or all if none is."""
+    kinds = {str(name): str(kind) for name, kind in pyogrio.list_layers(path) if kind is not None}
+    areas = [name for name, kind in kinds.items() if "Polygon" in kind or kind == "Unknown"]
+    return list(kinds), areas or list(kinds)
+
+
 class VectorFile:
     """A file of polygons; safe for several threads.
 
@@ -167,7 +203,7 @@ class VectorFile:
         # GDAL remarks on rings without an end, which are closed here.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="pyogrio")
         self._parquet = path.suffix.lower() == ".parquet"
-        with self._reading():
+        with _reading(self.path):
             header = parquet_header(path) if self._parquet else self._header()
         if attribute is not None and header.count and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
@@ -190,9 +226,7 @@ class VectorFile:
             return Header((), None, 0, False)
         if self.path.suffix.lower() == ".gpkg":
             check_tables(self.path, self._layer)
-        kinds = {str(name): str(kind) for name, kind in pyogrio.list_layers(self.path) if kind is not None}
-        layers = list(kinds)
-        areas = [name for name, kind in kinds.items() if "Polygon" in kind or kind == "Unknown"] or layers
+        layers, areas = _layers(self.path)
         if not layers:
             raise DatasetError(self.path, "has no layer of polygons", remedy="is the file whole?")
         if self._layer is None and len(areas) > 1:
@@ -223,7 +257,7 @@ class VectorFile:
         Raises:
             DatasetError: the file cannot be read.
         """
-        with self._reading():
+        with _reading(self.path):
             if self._parquet:
                 return {name: read_parquet(self.path, name)[2] for name in self._fields}
             if not self.count:
@@ -239,7 +273,7 @@ class VectorFile:
         """
         with self._lock:
             if self._remark is None:
-                with self._reading():
+                with _reading(self.path):
                     self._remark = self._looked_through()
         return self._remark
 
@@ -308,13 +342,13 @@ class VectorFile:
         """
         self.remark()
         if self._indexed:
-            with self._reading():
+            with _reading(self.path):
                 return self._read(bbox=box)
         features, tree = self._whole()
         return features.of(np.sort(tree.query(shapely.box(*box))))
 
     def _whole(self) -> tuple[Features, shapely.STRtree]:
-        with self._lock, self._reading():
+        with self._lock, _reading(self.path):
             features = self._all_features()
             assert self._all is not None
             return features, self._all[1]
@@ -338,21 +372,6 @@ class VectorFile:
         shapes = _shapes(np.asarray(wkb, object))
         order = np.argsort(fids, kind="stable")  # not that of an index
         return Features(shapes, values, np.asarray(fids, np.int64)).of(order)
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Convert errors of the libraries about a damaged file to one line."""
-        try:
-            yield
-        except UnicodeDecodeError:
-            raise DatasetError(
-                self.path, expected="text in UTF-8", got="other bytes", remedy=f"write it anew ({_CONVERT} …)"
-            ) from None
-        except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
-            why = shortened(" ".join(str(error).split()), 200)
-            raise DatasetError(
-                self.path, f"cannot be read as polygons: {why}", remedy="is the file whole?"
-            ) from None
 
 
 def _shapes(wkb_F: NDArray[Any]) -> NDArray[Any]:
