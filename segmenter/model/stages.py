@@ -151,7 +151,7 @@ def stages_told(config: ModelConfig) -> dict[str, str]:
     decoder = {f"decoder_{n}": f"decoder stage {n}" for n in range(1, DECODERS[config.decoder].stages + 1)}
     norms = {} if config.encoder in WITHOUT_BATCHNORM else {"norm/moving_mean": "encoder stage 5"}
     norms["decoder_norm/moving_mean"] = "decoder stage 1"
-    return {**encoder, **decoder, **norms, "logits": "head"}
+    return {**encoder, **norms, **decoder, "logits": "head"}
 
 
 def joined_stages(stages: list[str]) -> str:
