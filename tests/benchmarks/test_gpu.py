@@ -33,11 +33,11 @@ SLOW = Figure("fed over needed", 0.7, "×", "≥ 1.2", False)
 GAP = Figure("memory of a step", None, note="it needs a GPU")
 ANSWERS = "tests.helpers.gpu_answers"
 ASKED = (
-    Question("good", "Does it answer?", "Same bits", ANSWERS, 60, options={"how": "good"}),
-    Question("hangs", "Does it hang?", "Speed", ANSWERS, 4, options={"how": "hangs"}),
-    Question("fails", "Does it fail?", "Training", ANSWERS, 60, options={"how": "fails"}),
-    Question("last", "And the next?", "Maps", ANSWERS, 60, options={"how": "good"}),
-    Question("card", "On a card?", "Several cards", ANSWERS, 60, "all", {"how": "good"}, on_card=True),
+    Question("repeat", "Does it answer?", "Same bits", ANSWERS, 60, options={"how": "good"}),
+    Question("step", "Does it hang?", "Speed", ANSWERS, 30, options={"how": "hangs"}),
+    Question("train", "Does it fail?", "Training", ANSWERS, 60, options={"how": "fails"}),
+    Question("map", "And the next?", "Maps", ANSWERS, 60, options={"how": "good"}),
+    Question("cards", "On a card?", "Several cards", ANSWERS, 60, "all", {"how": "good"}, on_card=True),
 )
 
 
@@ -62,14 +62,14 @@ def test_one_that_hangs_and_one_that_fails_end_alone(
 ) -> None:
     assert command.main(["--tiny", "--output", str(tmp_path), "--minutes", "2"]) == 3
     assert verdicts(tmp_path) == {
-        "good": "shown", "hangs": "not shown", "fails": "not shown", "last": "shown", "card": "not shown",
+        "repeat": "shown", "step": "not shown", "train": "not shown", "map": "shown", "cards": "not shown",
     }  # fmt: skip
     kept = {each["question"]: each for each in content(tmp_path)["answers"]}
-    assert [each["name"] for each in kept["hangs"]["figures"]] == ["before", "child"], "what it said stays"
-    assert "out of everything" in kept["fails"]["fault"]
-    ended(int(kept["hangs"]["figures"][1]["value"]))
+    assert [each["name"] for each in kept["step"]["figures"]] == ["before", "child"], "what it said stays"
+    assert "out of everything" in kept["train"]["fault"]
+    ended(int(kept["step"]["figures"][1]["value"]))
     said = capfd.readouterr()
-    assert all(name in said.err for name in ("hangs (", "fails (", "card ("))
+    assert all(name in said.err for name in ("step (", "train (", "cards ("))
     assert "does not hold" not in said.err
     assert (tmp_path / page.PAGE).read_text().count("<caption>") == 4, "one that was not asked has no table"
 
@@ -95,13 +95,13 @@ def test_a_killed_command_goes_on_with_the_next_question(asked: None, tmp_path: 
         "--tiny", "--output", str(tmp_path), "--minutes", "60",
     ]  # fmt: skip
     process = subprocess.Popen(call, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
-    while not any(each["name"] == "child" for each in _figures_of(tmp_path, "hangs")):
+    while not any(each["name"] == "child" for each in _figures_of(tmp_path, "step")):
         assert process.poll() is None
         time.sleep(0.1)
     process.kill()
     process.wait()
-    child = int(_figures_of(tmp_path, "hangs")[1]["value"])
-    assert verdicts(tmp_path) == {"good": "shown", "hangs": "not shown"}
+    child = int(_figures_of(tmp_path, "step")[1]["value"])
+    assert verdicts(tmp_path) == {"repeat": "shown", "step": "not shown"}
     asked_now: list[str] = []
     real = questions.answer
 
@@ -112,7 +112,7 @@ def test_a_killed_command_goes_on_with_the_next_question(asked: None, tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(questions, "answer", answer)
         assert command.main(["--tiny", "--output", str(tmp_path), "--minutes", "2"]) == 3
-    assert asked_now == ["fails", "last", "card", "hangs"]
+    assert asked_now == ["train", "map", "cards", "step"]
     os.kill(child, 9)  # its parent was killed with the command's own session left to itself
 
 
@@ -145,14 +145,14 @@ def test_the_exit_code_is_that_of_the_laws(
     asked: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """1 before 3; only what was asked for counts; JSON stands alone on stdout."""
-    said = {"good": [GOOD, SLOW], "hangs": [BROKEN], "fails": [GOOD, GAP]}
+    said = {"repeat": [GOOD, SLOW], "step": [BROKEN], "train": [GOOD, GAP]}
 
     def answer(question: Question, *_: Any) -> Answer:
         return Answer(question.name, 1, figures=said[question.name])
 
     monkeypatch.setattr(questions, "answer", answer)
     call = ["--tiny", "--output", str(tmp_path), "--json", "--only"]
-    for names, code in ((["good"], 0), (["good", "fails"], 3), (["fails", "hangs"], 1), (["good"], 0)):
+    for names, code in ((["repeat"], 0), (["repeat", "train"], 3), (["train", "step"], 1), (["repeat"], 0)):
         assert command.main([*call, *names]) == code
         printed = json.loads(capfd.readouterr().out)
         assert printed["exit"] == code
