@@ -54,10 +54,10 @@ class Question:
 QUESTIONS = (
     Question("machine", "What is this machine?", "", ".facts", 20),
     Question(
-        "repeat", "Does one card repeat a training, and resume it, bit for bit?", PARTS[0], ".repeat", 150
+        "repeat", "Does one card repeat a training, and resume it, bit for bit?", PARTS[0], ".repeat", 200
     ),
     Question(
-        "chance", "Can that test fail: does it without determinism?", PARTS[0], ".repeat", 70,
+        "chance", "Can that test fail: does it without determinism?", PARTS[0], ".repeat", 90,
         options={"deterministic": False},
     ),
     Question("start", "What would segmenter start write here?", PARTS[1], ".planned", 40),
