@@ -141,8 +141,8 @@ class _Session:
             if answer.fault:
                 print(f"  not shown: {plain(answer.fault)}", flush=True)
             self.keep()
+            self.write_page()
         self.keep()
-        self._page()
 
     def content(self) -> dict[str, Any]:
         """Return what gpu.json holds."""
@@ -157,13 +157,14 @@ class _Session:
         """Write gpu.json."""
         figures.keep(self.given.output, self.content())
 
-    def _page(self) -> None:
+    def write_page(self) -> str:
+        """Write gpu.html; return why it could not be: without its extra, the answers are worth the most."""
         try:
             html = page(self.head, self.pairs(), self.cards)
-        except SegmenterError as error:  # without the extra of reports, the answers are worth the most
-            warn(f"{PAGE} is not written: {error}")
-            return
+        except SegmenterError as error:
+            return str(error)
         write_whole(self.given.output / PAGE, html.encode())
+        return ""
 
     def told(self) -> int:
         """Print the verdict; return the exit code of the questions that were wanted."""
@@ -172,7 +173,9 @@ class _Session:
         print()
         for part, text in verdict(self.pairs(), self.cards):
             print(plain(f"{part:<14} {text}"))
-        print(plain(f"{self.given.output / PAGE}: all figures; in {figures.JSON} too"), flush=True)
+        if why := self.write_page():
+            warn(f"{PAGE} is not written: {why}")
+        print(plain(f"{self.given.output}: all figures, in {PAGE} and {figures.JSON}"), flush=True)
         wrong, gaps = broken(pairs), missing(pairs)
         if wrong:
             print(plain(f"a law does not hold: {', '.join(wrong)}"), file=sys.stderr)

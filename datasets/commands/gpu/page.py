@@ -59,7 +59,9 @@ def page(head: Mapping[str, Any], pairs: Sequence[Pair], cards: int) -> str:
         SegmenterError: a package of the extra `report` is not installed.
     """
     wrong, gaps = broken(pairs), missing(pairs)
-    lead = f"A law does not hold: {', '.join(wrong)}." if wrong else "Every law that was shown holds."
+    laws = any(figure.law for _, answer in pairs for figure in answer.figures)
+    lead = "Every law that was shown holds." if laws else "No law was shown yet."
+    lead = f"A law does not hold: {', '.join(wrong)}." if wrong else lead
     lead += f" Not shown: {len(gaps)}, listed below." if gaps else " Everything is shown."
     first: list[Block] = [Points(verdict(pairs, cards))]
     if head["tiny"]:
