@@ -44,6 +44,7 @@ class Sizes:
         images: most images of a step on each device, in a training that is repeated, and in others.
         calls: timed calls of four steps.
         epochs: of a training that is repeated, and of one that is timed.
+        scenes: made scenes.
         enlarge: times that made scenes are laid side by side, for the same two.
         raster, window: sides in pixels of the mapped raster and its windows.
         chain: number of small sums over replicas one after the other, as by BatchNorm in a step.
@@ -52,7 +53,8 @@ class Sizes:
 
     images: tuple[int, int] = (8, 512)
     calls: int = 5
-    epochs: tuple[int, int] = (2, 6)
+    epochs: tuple[int, int] = (1, 6)
+    scenes: int = 6
     enlarge: tuple[int, int] = (2, 8)
     raster: int = 8192
     window: int = 1024
@@ -63,8 +65,8 @@ class Sizes:
 
 SIZES = {
     "card": Sizes(),
-    "processor": Sizes((2, 2), 1, (1, 2), (1, 1), 1024, 512, rounds=3),
-    "tiny": Sizes((16, 4), 1, (1, 2), (1, 1), 200, 64, 4, 1000, 2),
+    "processor": Sizes((2, 2), 1, (1, 2), 4, (1, 1), 1024, 512, rounds=3),
+    "tiny": Sizes((16, 4), 1, (1, 2), 4, (1, 1), 200, 64, 4, 1000, 2),
 }
 
 
@@ -136,7 +138,7 @@ class Bench:
         folder = self.folder / f"scenes{enlarge}"
         if not folder.exists():
             aside = self.folder / f"{folder.name}.{os.getpid()}"
-            make_potsdam(aside, scenes=6, seed=1, size=256 if self.tiny else 512)
+            make_potsdam(aside, scenes=self.sizes.scenes, seed=1, size=256 if self.tiny else 512)
             for path in sorted(aside.rglob("*.tif")) if enlarge > 1 else ():
                 _enlarge(path, enlarge)
             aside.rename(folder)

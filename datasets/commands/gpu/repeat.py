@@ -122,7 +122,7 @@ def _recipe(bench: Bench, deterministic: bool, unet: bool) -> Path:
     sizes = bench.sizes
     epochs = sizes.epochs[0]
     changes: dict[str, Any] = {
-        "dataset": {"root": str(bench.scenes(sizes.enlarge[0]))},
+        "dataset": {"root": str(bench.scenes(sizes.enlarge[0])), "split": {}},  # nothing to validate
         "training": {"epochs": epochs, "validate_every": epochs, **_EVERY},
         "distribution": {"deterministic": deterministic},
     }

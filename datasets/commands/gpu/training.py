@@ -19,7 +19,7 @@ _FED = re.compile(r"fed: (\d+) tiles/s by (.+)")
 def figures(bench: Bench) -> Iterator[Figure]:
     """Yield what a short training says, then what its input alone makes, against the step's need."""
     epochs = bench.sizes.epochs[1]
-    changes = {"training": {"epochs": epochs, "validate_every": epochs}}
+    changes = {"dataset": {"split": {}}, "training": {"epochs": epochs, "validate_every": epochs}}
     recipe = bench.recipe("training", changes, bench.sizes.images[1])
     logical = ["--logical-devices", str(bench.logical)] if bench.logical else []
     said = tool("train", str(recipe), "--run", str(bench.folder / "training"), *logical)
