@@ -132,9 +132,3 @@ def kept(folder: Path, head: Mapping[str, Any]) -> list[Answer]:
 def spread(values: Sequence[float], unit: str = "") -> str:
     """Return smallest and largest of repeated values as text, for a note."""
     return f"{min(values):.4g} … {max(values):.4g} {unit}".strip() + f" in {len(values)}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Return lines of a Markdown table; the first `words` columns are text, the others numbers."""
-    rule = [" --- " if column < words else " ---: " for column in range(len(head))]
-    return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]
