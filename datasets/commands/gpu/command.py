@@ -122,7 +122,7 @@ class _Session:
         while waiting:
             question, *waiting = waiting
             left = self.end - time.monotonic()
-            if left < _LEAST_SECONDS:
+            if left < _LEAST_SECONDS and not questions.beyond(question, bench):
                 self.found.setdefault(question.name, Answer(question.name, fault=_NOT_ASKED))
                 continue
             print(f"{question.name}: {question.asks}", flush=True)
@@ -135,7 +135,8 @@ class _Session:
                 self.keep()
                 print(f"  {plain(_line(figure))}", flush=True)
 
-            limit = questions.limit_of(question, waiting, self.given.minutes, left)
+            later = [each for each in waiting if not questions.beyond(each, bench)]
+            limit = questions.limit_of(question, later, self.given.minutes, left)
             answer = questions.answer(question, replace(bench, known=known), limit, told)
             self.found[question.name] = answer
             if answer.fault:

@@ -98,6 +98,11 @@ def asked(names: tuple[str, ...], cards: int) -> list[Question]:
     return [each for each in QUESTIONS if fits[each.devices] and (not names or each.name in names)]
 
 
+def beyond(question: Question, bench: Bench) -> bool:
+    """Return True if these devices cannot answer a question."""
+    return question.on_card and bench.place == "logical"
+
+
 def limit_of(question: Question, later: list[Question], minutes: float, left: float) -> float:
     """Return the bound of a question: its own, or more where `left` seconds give all later ones theirs."""
     share = question.seconds / sum(each.seconds for each in (question, *later))
@@ -111,7 +116,7 @@ def answer(question: Question, bench: Bench, limit: float, told: Callable[[Figur
         told: called with each figure as soon as it is known.
     """
     found = Answer(question.name, limit)
-    if question.on_card and bench.place == "logical":
+    if beyond(question, bench):
         found.fault = "it needs a GPU"
         return found
     place: Place = "parts" if question.devices == "parts" else bench.place
