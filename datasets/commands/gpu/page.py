@@ -72,11 +72,8 @@ def page(head: Mapping[str, Any], pairs: Sequence[Pair], cards: int) -> str:
     if gaps:
         told = [(name, text.removesuffix(")")) for name, _, text in (gap.partition(" (") for gap in gaps)]
         sections.append(Section("missing", "What is not shown?", [Points(told)]))
-    sections += [
-        Section(question.name, question.asks, [_table(answer)])
-        for question, answer in pairs
-        if answer.figures
-    ]
+    asked = sorted(pairs, key=lambda pair: not pair[0].part)  # facts of the machine last
+    sections += [Section(each.name, each.asks, [_table(answer)]) for each, answer in asked if answer.figures]
     facts = {key: str(value) for key, value in head.items() if key != "tiny"}
     return html_page(Head(f"GPUs of {head['machine']}", lead, facts, invocation("gpu")), sections)
 
