@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from datasets.commands.gpu.figures import table as table
 
 END = "<!-- end of table -->"
 
@@ -20,3 +18,9 @@ def renew(path: Path, mark: str, lines: Iterable[str]) -> None:
 def rows_of(path: Path, mark: str) -> list[str]:
     """The lines between `mark` and the end of the table that follows it."""
     return path.read_text(encoding="utf-8").split(mark)[1].split(END, 1)[0].strip().splitlines()
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
+    """Return lines of a Markdown table; the first `words` columns are text, the others numbers."""
+    rule = [" --- " if column < words else " ---: " for column in range(len(head))]
+    return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -19,7 +19,7 @@ import numpy as np
 
 from studies.equivalence import four_devices
 from benchmarks.page import renew, rows_of
-from datasets.commands.gpu.laboratory import KINDS, LIMIT, difference
+from tests.helpers.laboratory import KINDS, LIMIT, difference
 from segmenter.config.models import NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.config.recipe import LossConfig
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, SIDE, STEPS, PairLaboratory, pair

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page import renew
-from datasets.commands.gpu.laboratory import KINDS, LIMIT
+from tests.helpers.laboratory import KINDS, LIMIT
 from segmenter.devices.strategy import load_tensorflow
 from tests.helpers.naive import NAIVE, ROWS, SEEN, NaiveLaboratory
 

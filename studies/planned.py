@@ -139,12 +139,13 @@ def _step_seconds(recipe: Any) -> float:
     """Return processor seconds of a step, on made tiles, after the calls that compile."""
     import tensorflow as tf
 
-    from datasets.commands.gpu.step import made_stack, training_steps
+    from datasets.commands.gpu.step import made_stack, step_parts
     from segmenter.devices.strategy import make_devices
+    from segmenter.training.step import make_steps
 
     devices = make_devices(recipe.distribution)
     training = recipe.training.model_copy(update={"steps_per_call": 1})
-    steps = training_steps(devices, recipe.model, recipe.loss, training)
+    steps = make_steps(step_parts(devices, recipe.model, recipe.loss, training))
     stack, one = made_stack(devices, 1, training.global_batch, recipe.tiles.size), tf.constant(1)
     for _ in range(2):
         float(steps(stack, one)[0][-1])

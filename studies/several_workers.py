@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.page import renew
-from datasets.commands.gpu.laboratory import LIMIT
+from tests.helpers.laboratory import LIMIT
 from segmenter.devices.strategy import load_tensorflow
 from tests.helpers.child_worker import ROWS, done
 from tests.helpers.several_workers import workers

@@ -52,7 +52,7 @@ TOOLS = {
     "input": Tool(f"{_COMMANDS}.input", "what the input of a recipe costs, and how many GPUs it feeds"),
     "gpu": Tool(
         f"{_COMMANDS}.gpu.command",
-        "laws and speed of this GPU server, in ten minutes: a page",
+        "same bits, speed, training, maps of these GPUs, in ten minutes: a page",
         "python -m benchmarks.gpu",
     ),
     "vectorise": Tool(f"{_EXTRAS}.vectors.__main__", "class maps as polygons"),

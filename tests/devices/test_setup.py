@@ -389,7 +389,7 @@ def test_devices_that_are_alike_get_equal_parts_as_far_as_their_memory_goes() ->
 
 
 def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
-    from datasets.commands.gpu.bench import strategy_of
+    from tests.helpers.laboratory import strategy_of
 
     devices = Devices(strategy_of(3), tuple(THREE), shares=(3, 0, 1))
     assert devices.dealt(8) == (6, 0, 2)

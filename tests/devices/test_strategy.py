@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import BATCH, LIMIT
 from segmenter.base.errors import DeviceError
 from segmenter.config.recipe import DistributionConfig, LossConfig, UNetConfig
 from segmenter.devices.setup import let_memory_grow, memory_errors
 from segmenter.devices.strategy import Devices, describe, load_tensorflow, make_devices
 from tests.helpers.exact_network import fake_run, run_predict
 from tests.helpers.function_predictor import FunctionPredictor
+from tests.helpers.laboratory import BATCH, LIMIT
 from tests.helpers.made_runs import RECIPE
 from tests.helpers.made_training import ROOT
 from tests.helpers.refusals import refused

@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from datasets.commands.gpu.laboratory import KINDS, difference
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.config.recipe import LossConfig
+from tests.helpers.laboratory import KINDS, difference
 from tests.helpers.small_training import SGD, Training, batches
 
 SIDE, STEPS = 64, 3

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.bench import strategy_of
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
@@ -15,6 +14,7 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
+from tests.helpers.laboratory import strategy_of
 from tests.helpers.made_runs import recipe_of
 from tests.helpers.trained_run import unsaved_run
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from unittest import mock
 
-from datasets.commands.gpu.laboratory import (
+from segmenter.config.recipe import LossConfig
+from segmenter.grid.labels import IGNORE
+from tests.helpers.laboratory import (
     CLIPS,
     EMPHASES,
     KINDS,
@@ -20,8 +22,6 @@ from datasets.commands.gpu.laboratory import (
     difference,
     only,
 )
-from segmenter.config.recipe import LossConfig
-from segmenter.grid.labels import IGNORE
 
 
 class KerasUpdate:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.bench import strategy_of
-from datasets.commands.gpu.laboratory import BANDS, BATCH, CLASSES, SIDE, WEIGHTS
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.stages import pace_of
+from tests.helpers.laboratory import BANDS, BATCH, CLASSES, SIDE, WEIGHTS, strategy_of
 
 NO_NORM = UNetConfig(depth=2, width=3, max_width=6, normalisation="none")
 NORM = UNetConfig(depth=1, width=3)

@@ -6,8 +6,8 @@ for it; each pair at its real size is in `studies/equivalence.md` (`python -m st
 
 import pytest
 
-from datasets.commands.gpu.laboratory import LIMIT
 from tests.helpers.encoder_pairs import PairLaboratory, pair
+from tests.helpers.laboratory import LIMIT
 from tests.helpers.small_encoders import SMALL
 
 pytestmark = pytest.mark.timeout(3600)

@@ -13,7 +13,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import (
+from segmenter.config.recipe import LossConfig
+from tests.helpers.laboratory import (
     BATCH,
     KINDS,
     LIMIT,
@@ -22,7 +23,6 @@ from datasets.commands.gpu.laboratory import (
     difference,
     only,
 )
-from segmenter.config.recipe import LossConfig
 from tests.helpers.naive import ROWS, SEEN, Guarded, Naive, NaiveLaboratory
 
 pytestmark = pytest.mark.timeout(900)  # compiling takes a minute

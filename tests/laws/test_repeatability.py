@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import BATCH, WEIGHTS
 from segmenter.config.recipe import LossConfig, UNetConfig
 from segmenter.training.losses import in_order, segmentation_loss
 from tests.helpers.executed_sums import widest_sum
+from tests.helpers.laboratory import BATCH, WEIGHTS
 from tests.helpers.small_training import SGD, Training, batches
 
 EVERY_TERM = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")

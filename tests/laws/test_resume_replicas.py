@@ -10,10 +10,10 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, checkpoints, load_arrays, save_arrays, weight_arrays
 from segmenter.training.step import assign_optimiser, optimiser_arrays
+from tests.helpers.laboratory import LIMIT
 from tests.helpers.made_training import apart, made, train_here, weights
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 

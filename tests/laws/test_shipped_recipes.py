@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
-from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import TrainingConfig
+from tests.helpers.laboratory import LIMIT
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.several_workers import ROOT, addresses, ended_with
 from tests.helpers.small_training import difference

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import BATCH, LIMIT
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+from tests.helpers.laboratory import BATCH, LIMIT
 from tests.helpers.naive import SEEN
 from tests.helpers.small_training import (
     AVERAGE,

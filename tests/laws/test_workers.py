@@ -11,9 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.runs.checkpoints import checkpoints
 from tests.helpers.child_worker import ROWS, done
+from tests.helpers.laboratory import LIMIT
 from tests.helpers.made_training import apart, made, train, weights
 from tests.helpers.naive import SEEN
 from tests.helpers.several_workers import ROOT, ended_with, free_ports, workers

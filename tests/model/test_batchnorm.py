@@ -14,7 +14,6 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.collectives import collectives_of
-from datasets.commands.gpu.bench import strategy_of
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import UNetConfig
 from segmenter.model.batchnorm import SyncBatchNorm
@@ -23,6 +22,7 @@ from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import network_geometry
 from segmenter.runs.checkpoints import assign_weights, transfer_weights, weight_arrays
+from tests.helpers.laboratory import strategy_of
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

@@ -16,8 +16,6 @@ import pytest
 from matplotlib.image import imread
 from tqdm import tqdm
 
-from datasets.commands.gpu.bench import strategy_of
-from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.base.errors import TrainingError, WorkerError
 from segmenter.config.reading import recipe_from
 from segmenter.devices.machines.cluster import Cluster
@@ -40,6 +38,7 @@ from segmenter.training.progress import Meter, TimeLeft
 from segmenter.training.step import StepResult
 from segmenter.training.validation import SHOWN, Examples
 from segmenter.training.workers_agree import Stop, check_same, facts_of
+from tests.helpers.laboratory import LIMIT, strategy_of
 from tests.helpers.made_trainer import BATCH, made_trainer
 from tests.helpers.made_training import apart, made, train
 from tests.helpers.refusals import refused

@@ -18,10 +18,10 @@ import keras
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import BATCH
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.extras.parameter_servers.state import ServedState, Shard
 from segmenter.extras.parameter_servers.trainer import InFlight, follow, make_served_step
+from tests.helpers.laboratory import BATCH
 from tests.helpers.made_training import ROOT, made, records, train, users_environment, weights
 from tests.helpers.several_workers import addresses
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches

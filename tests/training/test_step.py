@@ -15,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets.commands.gpu.bench import unequal_copies
-from datasets.commands.gpu.laboratory import BATCH, CLASSES, EMPHASES, LIMIT, SHARES, SIDE, SUM, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig, UNetConfig
 from segmenter.devices.strategy import Devices
@@ -24,6 +23,7 @@ from segmenter.training.checks import check_devices
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser import build_optimiser
 from segmenter.training.step import tiles_holding
+from tests.helpers.laboratory import BATCH, CLASSES, EMPHASES, LIMIT, SHARES, SIDE, SUM, WEIGHTS
 from tests.helpers.naive import SEEN
 from tests.helpers.refusals import refused
 from tests.helpers.small_training import (

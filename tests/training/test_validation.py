@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.bench import strategy_of
 from segmenter.base.errors import TrainingError
 from segmenter.config.recipe import PredictionConfig, Recipe, UNetConfig
 from segmenter.devices.setup import Device
@@ -34,6 +33,7 @@ from segmenter.tiles.index import build_index
 from segmenter.training.prepare import prepare_tiles
 from segmenter.training.validation import Examples, _scenes_of, _told, validate
 from tests.helpers.function_predictor import FunctionPredictor
+from tests.helpers.laboratory import strategy_of
 from tests.helpers.maps import Make
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 

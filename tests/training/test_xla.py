@@ -14,7 +14,6 @@ import pytest
 from tensorflow.python.distribute import mirrored_run, mirrored_strategy
 
 from datasets.commands.gpu.bench import unequal_copies
-from datasets.commands.gpu.laboratory import BATCH, EMPHASES, SHARES, WEIGHTS
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
@@ -26,6 +25,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.training import step as xla_trial
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.step import tried_xla, xla_of
+from tests.helpers.laboratory import BATCH, EMPHASES, SHARES, WEIGHTS
 from tests.helpers.made_trainer import made_trainer
 from tests.helpers.refusals import refused
 from tests.helpers.small_training import (

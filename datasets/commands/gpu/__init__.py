@@ -1,1 +1,1 @@
-"""Command `segmenter gpu`: laws and speed of a GPU server, one module for each section."""
+"""Command `segmenter gpu`: questions to a GPU server, answered by a module each."""

@@ -21,25 +21,17 @@ LATENCY, BUS = "latency of a small sum, {} replicas", "bandwidth of the large su
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield latency and bandwidth for 2 and 4 replicas, if there are as many devices."""
-    if bench.most < 2:
-        yield Figure("sums over replicas", None, note="one device only; parts of it say nothing of a bus")
-        return
-    for replicas in sorted({*bench.numbers[1:], bench.most}):
-        devices, sizes = bench.devices(replicas), bench.sizes
-        small, kinds = chain(devices, SMALL, sizes.chain)
-        large, _ = chain(devices, sizes.gradients, 2)
-        timed = [(small(), large()) for _ in range(sizes.rounds)]
-        latencies = [a / sizes.chain for a, _ in timed]
-        buses = [_bus(4 * sizes.gradients, b / 2, a / sizes.chain, replicas) for a, b in timed]
-        yield Figure(
-            LATENCY.format(replicas), 1e6 * median(latencies), "µs",
-            note=f"{spread([1e6 * s for s in latencies], 'µs')}; {kinds}",
-        )  # fmt: skip
-        yield Figure(
-            BUS.format(replicas), median(buses) / 1e9, "GB/s",
-            note=f"{spread([b / 1e9 for b in buses], 'GB/s')}; {4 * sizes.gradients / 1e6:.1f} MB",
-        )  # fmt: skip
+    """Yield latency and bandwidth of all devices."""
+    devices, sizes, replicas = bench.devices(), bench.sizes, bench.replicas
+    small, kinds = chain(devices, SMALL, sizes.chain)
+    large, _ = chain(devices, sizes.gradients, 2)
+    timed = [(small(), large()) for _ in range(sizes.rounds)]
+    latencies = [1e6 * a / sizes.chain for a, _ in timed]
+    buses = [_bus(4 * sizes.gradients, b / 2, a / sizes.chain, replicas) / 1e9 for a, b in timed]
+    note = f"{spread(latencies, 'µs')}; {kinds}"
+    yield Figure(LATENCY.format(replicas), median(latencies), "µs", note=note)
+    note = f"{spread(buses, 'GB/s')}; {4 * sizes.gradients / 1e6:.1f} MB"
+    yield Figure(BUS.format(replicas), median(buses), "GB/s", note=note, told=True)
 
 
 def _bus(size: int, seconds: float, latency: float, replicas: int) -> float:

@@ -1,49 +1,62 @@
-"""Laws and speed of a GPU server, in ten minutes, after `make setup GPU=1`.
+"""What these GPUs do, asked in order of value within ten minutes: same bits, speed, training, maps.
 
-Facts, collectives, equivalence (law 2), memory, the training step, input rate, prediction and resuming (law
-3). Each section is a process with a time limit; gpu.md and gpu.json are written after each. Exit code 1 if a
-law does not hold, 3 if one was not shown.
+Each question is a process with a bound in time. Each answer is printed and kept as soon as it is known: the
+same command goes on with what is not answered. Exit code 0: all is shown; 1: a law does not hold; 3:
+something is not shown, by name.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import platform
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import ConfigError, DeviceError, OutputError
+from segmenter.base.errors import ConfigError, DeviceError, OutputError, SegmenterError, plain
+from segmenter.base.files import write_whole
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
+from segmenter.base.terminal import warn, words_aside
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 
-from . import figures, sections
-from .bench import Place
-from .figures import Section, Value
-from .sections import SECTIONS, Task
+from . import figures, questions
+from .bench import Bench
+from .figures import Answer, Figure
+from .page import PAGE, Pair, broken, missing, page, verdict
 
-LOGICAL = 4
+EXIT_BROKEN, EXIT_NOT_SHOWN = 1, 3
+_LEAST_SECONDS = 5.0
+"""With less left, a question is not asked."""
+_NOT_ASKED, _INTERRUPTED = "no time was left", "it was interrupted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    minutes: float = option(10.0, "for all sections but the laws (default: 10)")
-    output: Path = option(Path("build/gpu"), "for gpu.md and gpu.json (default: build/gpu)", "DIR")
-    only: tuple[str, ...] = option((), ", ".join(SECTIONS), "SECTION", several=True, among=SECTIONS)
-    tiny: bool = option(
-        False, "tiny models on four logical CPU devices: tries the command itself", one_of="on a CPU"
+    minutes: float = option(10.0, "for all questions together (default: 10)")
+    output: Path = option(
+        Path("build/gpu"),
+        f"for {PAGE} and {figures.JSON} (default: build/gpu); answers there are kept",
+        "DIR",
     )
+    only: tuple[str, ...] = option(
+        (), ", ".join(each.name for each in questions.QUESTIONS), "QUESTION", several=True,
+        among=[each.name for each in questions.QUESTIONS],
+    )  # fmt: skip
+    tiny: bool = option(False, "tiny models on CPU devices: tries the command itself")
     logical_devices: int | None = option(
         None,
-        "all sizes on N devices of the CPU: shows the laws; speeds mean nothing, and take long",
+        "ask N devices of the CPU (with --tiny: 2): shows the laws; speeds mean nothing, and take long",
         "N",
         among=range(1, 65),
-        one_of="on a CPU",
     )
+    json: bool = option(False, "print the answers as JSON on stdout, all else on stderr")
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes < 24 * 60:
@@ -53,64 +66,130 @@ class _Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sections; return 1 if a law does not hold or a section failed.
-
-    Return 3 if no law is broken, but one was not shown within its time limit.
-    """
+    """Ask what is not answered yet; return the exit code."""
+    end = time.monotonic()
     given = parsed(_parser(), _Options, arguments)
-    logical = given.logical_devices or (LOGICAL if given.tiny else 0)
-    cards = logical or _cards()
-    try:
-        given.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            "--output", expected="a folder that can be made", got=f"{given.output} ({error})"
-        ) from None
-    names = [name for name in SECTIONS if not given.only or name in given.only]
-    head: dict[str, Any] = {
-        "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
-        "machine": platform.node(),
-        "devices": f"{cards} logical CPU devices" if logical else f"{cards} GPUs",
-        "minutes": given.minutes,
-        "tiny": given.tiny,
-    }
-    done: list[Section] = []
-    known: dict[str, Value] = {}
-    run = sections.run_here if given.tiny else sections.run
-    for task in tasks(names, cards, given.minutes, logical=bool(logical)):
-        done.append(run(task, known))
-        known |= {each.name: each.value for each in done[-1].figures}
-        figures.write(given.output, head, done)
-        print(figures.line(done[-1]), flush=True)
-    print(f"{given.output / figures.PAGE}: all figures; in {figures.JSON} too")
-    for code, text, which in (
-        (1, "a law does not hold, or a section could not be run", [s for s in done if s.fails]),
-        (3, "a law was not shown", [s for s in done if s.not_shown]),
-    ):
-        if which:
-            print(f"{text}: {', '.join(section.name for section in which)}", file=sys.stderr)
-            return code
-    return 0
+    end += 60 * given.minutes
+    with words_aside(given.json) as answer:
+        logical = given.logical_devices or (2 if given.tiny else 0)
+        cards = logical or _cards()
+        try:
+            given.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                "--output", expected="a folder that can be made", got=f"{given.output} ({error})"
+            ) from None
+        head = {
+            "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+            "machine": platform.node(),
+            "devices": f"{cards} logical CPU devices" if logical else f"{cards} GPUs",
+            "tiny": given.tiny,
+        }
+        found = {each.question: each for each in figures.kept(given.output, head)}
+        session = _Session(given, head, cards, end, found)
+        with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
+            size = "tiny" if given.tiny else "processor" if logical else "card"
+            session.ask(Bench("logical" if logical else "cards", cards, size, Path(folder)))
+        code = session.told()
+        if given.json:
+            print(
+                json.dumps({**session.content(), "exit": code}, ensure_ascii=False), file=answer, flush=True
+            )
+    return code
 
 
-def tasks(names: Sequence[str], cards: int, minutes: float, *, logical: bool = False) -> list[Task]:
-    """Return the sections to run, with the place of each.
+@dataclass
+class _Session:
+    """The questions of a call, and all answers that are known."""
 
-    On one card, the laws are checked on parts of it; on two or three cards, too few for four replicas, on the
-    cards and on parts of one.
-    """
-    whole = sum(entry.share * len(places(name, cards)) for name, entry in SECTIONS.items())
-    where: dict[str, list[Place]] = {n: ["logical"] if logical else places(n, cards) for n in names}
-    return [Task(n, place, cards, SECTIONS[n].limit(minutes, whole)) for n in names for place in where[n]]
+    given: _Options
+    head: dict[str, Any]
+    cards: int
+    end: float
+    found: dict[str, Answer]
+
+    def pairs(self) -> list[Pair]:
+        """Return questions of this machine and their answers."""
+        asked = questions.asked((), self.cards)
+        return [(each, self.found[each.name]) for each in asked if each.name in self.found]
+
+    def ask(self, bench: Bench) -> None:
+        """Ask what was never asked, then again what is not shown; keep each figure as soon as it is known."""
+        wanted = questions.asked(self.given.only, self.cards)
+        kept = {each.name for each in wanted if each.name in self.found}
+        again = [each for each in wanted if each.name in kept and self.found[each.name].fault]
+        waiting = [each for each in wanted if each.name not in kept] + again
+        while waiting:
+            question, *waiting = waiting
+            left = self.end - time.monotonic()
+            if left < _LEAST_SECONDS and not questions.beyond(question, bench):
+                self.found.setdefault(question.name, Answer(question.name, fault=_NOT_ASKED))
+                continue
+            print(f"{question.name}: {question.asks}", flush=True)
+            current = self.found[question.name] = Answer(question.name, fault=_INTERRUPTED)
+            self.keep()
+            known = {f.name: f.value for each in self.found.values() for f in each.figures}
+
+            def told(figure: Figure, current: Answer = current) -> None:
+                current.figures.append(figure)
+                self.keep()
+                print(f"  {plain(_line(figure))}", flush=True)
+
+            later = [each for each in waiting if not questions.beyond(each, bench)]
+            limit = questions.limit_of(question, later, self.given.minutes, left)
+            answer = questions.answer(question, replace(bench, known=known), limit, told)
+            self.found[question.name] = answer
+            if answer.fault:
+                print(f"  not shown: {plain(answer.fault)}", flush=True)
+            self.keep()
+            self.write_page()
+        self.keep()
+
+    def content(self) -> dict[str, Any]:
+        """Return what gpu.json holds."""
+        return {
+            **figures.content_of(self.head, self.found.values()),
+            "verdict": dict(verdict(self.pairs(), self.cards)),
+            "broken": broken(self.pairs()),
+            "not_shown": missing(self.pairs()),
+        }
+
+    def keep(self) -> None:
+        """Write gpu.json."""
+        figures.keep(self.given.output, self.content())
+
+    def write_page(self) -> str:
+        """Write gpu.html; return why it could not be: without its extra, the answers are worth the most."""
+        try:
+            html = page(self.head, self.pairs(), self.cards)
+        except SegmenterError as error:
+            return str(error)
+        write_whole(self.given.output / PAGE, html.encode())
+        return ""
+
+    def told(self) -> int:
+        """Print the verdict; return the exit code of the questions that were wanted."""
+        names = {each.name for each in questions.asked(self.given.only, self.cards)}
+        pairs = [(question, answer) for question, answer in self.pairs() if question.name in names]
+        print()
+        for part, text in verdict(self.pairs(), self.cards):
+            print(plain(f"{part:<14} {text}"))
+        if why := self.write_page():
+            warn(f"{PAGE} is not written: {why}")
+        print(plain(f"{self.given.output}: all figures, in {PAGE} and {figures.JSON}"), flush=True)
+        wrong, gaps = broken(pairs), missing(pairs)
+        if wrong:
+            print(plain(f"a law does not hold: {', '.join(wrong)}"), file=sys.stderr)
+        if gaps:
+            print(plain(f"not shown: {', '.join(gaps)}"), file=sys.stderr)
+        return EXIT_BROKEN if wrong else EXIT_NOT_SHOWN if gaps else 0
 
 
-def places(name: str, cards: int) -> list[Place]:
-    """Return the places in which a section computes."""
-    if name not in ("collectives", "equivalence", "resume") or cards >= LOGICAL:
-        return ["cards"]
-    if name == "collectives":
-        return ["cards"]
-    return ["parts"] if cards == 1 or name == "resume" else ["cards", "parts"]
+def _line(figure: Figure) -> str:
+    notes = [f"expected {figure.expected}" if figure.expected else "", figure.note]
+    word = "  DOES NOT HOLD" if figure.law and figure.holds is False else ""
+    text = "; ".join(note for note in notes if note)
+    return f"{figure.name}: {figure.shown}{f' ({text})' if text else ''}{word}"
 
 
 def _parser() -> ToolParser:

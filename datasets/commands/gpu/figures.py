@@ -1,28 +1,32 @@
-"""Figures of a section, its verdict, and the files gpu.json and gpu.md, rewritten after each section."""
+"""Figures, the answers that they make, and gpu.json, which keeps them for the next call."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from segmenter.base.errors import OutputError
 from segmenter.base.files import write_whole
 
 MARK = "segmenter gpu: "
-"""Prefix of a section's results, to separate them from output of libraries."""
+"""Prefix of a figure on the output of its process, to separate it from output of libraries."""
+JSON = "gpu.json"
 Value = float | str | None
+Verdict = Literal["shown", "does not hold", "not shown"]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a section.
+    """One figure of an answer.
 
     Attributes:
-        value: None if it could not be measured; `note` then has the reason.
+        value: None if it could not be found; `note` then has the reason.
         holds: True if the value is as expected; None without an expectation.
         law: True for a law of the program: if it does not hold, the command fails.
+        told: True if the page's verdict has it.
     """
 
     name: str
@@ -32,72 +36,51 @@ class Figure:
     holds: bool | None = None
     law: bool = False
     note: str = ""
+    told: bool = False
 
     @property
     def shown(self) -> str:
         """Value and unit as text."""
         if self.value is None:
-            return "–"
-        text = self.value if isinstance(self.value, str) else f"{self.value:.4g}"
-        return f"{text} {self.unit}".strip()
+            return "not shown"
+        if isinstance(self.value, str):
+            return self.value
+        number = f"{self.value:,.0f}" if abs(self.value) >= 1000 else f"{self.value:.3g}"
+        return f"{number} {self.unit}".strip()
 
 
 @dataclass
-class Section:
-    """Result of a section.
+class Answer:
+    """Answer to a question.
 
     Attributes:
+        question: its name.
         limit: time limit in seconds.
-        fault: reason of an early end; else empty.
-        cut_off: True if it was ended at its limit; earlier results count.
+        fault: why there are no more figures; empty if it is answered in full.
     """
 
-    name: str
-    limit: float
+    question: str
+    limit: float = 0.0
     seconds: float = 0.0
-    figures: list[Figure] = field(default_factory=list)
     fault: str = ""
-    cut_off: bool = False
-    is_law: bool = False
+    figures: list[Figure] = field(default_factory=list)
 
     @property
-    def verdict(self) -> Literal["yes", "no", "failed", "cut off", "measured"]:
-        """Verdict in a word; "no" if a figure is not as expected, law or not."""
-        if self.fault and not self.cut_off:
-            return "failed"
-        if any(figure.holds is False for figure in self.figures):
-            return "no"
-        if self.cut_off:
-            return "cut off"
-        return "yes" if any(figure.holds for figure in self.figures) else "measured"
+    def missing(self) -> list[str]:
+        """What it does not show: its figures without a value, and why it ended before it had all."""
+        gaps = [f"{each.name}: {each.note}" for each in self.figures if each.value is None]
+        return [*([self.fault] if self.fault else []), *gaps]
 
     @property
-    def fails(self) -> bool:
-        """True if a law does not hold, or the section failed."""
-        broken = any(figure.law and figure.holds is False for figure in self.figures)
-        return broken or self.verdict == "failed"
-
-    @property
-    def not_shown(self) -> bool:
-        """True if the section ended before all of a law was shown."""
-        return self.is_law and self.cut_off
-
-    def as_line(self) -> dict[str, Any]:
-        """Return the section for gpu.json."""
-        return {
-            "section": self.name,
-            "verdict": self.verdict,
-            "fails": self.fails,
-            "not_shown": self.not_shown,
-            "seconds": round(self.seconds, 1),
-            "limit": round(self.limit, 1),
-            **({"fault": self.fault} if self.fault else {}),
-            "figures": [asdict(figure) for figure in self.figures],
-        }
+    def verdict(self) -> Verdict:
+        """Whether all is shown, and a law holds."""
+        if any(figure.law and figure.holds is False for figure in self.figures):
+            return "does not hold"
+        return "not shown" if self.missing else "shown"
 
 
 def line_of(figure: Figure) -> str:
-    """Return a figure as a line that a section's process prints."""
+    """Return a figure as a line that a question's process prints."""
     return MARK + json.dumps(asdict(figure))
 
 
@@ -111,69 +94,41 @@ def read_line(line: str) -> Figure | None:
         return None
 
 
+def content_of(head: Mapping[str, Any], answers: Iterable[Answer]) -> dict[str, Any]:
+    """Return what gpu.json holds."""
+    return {**head, "answers": [{**asdict(each), "verdict": each.verdict} for each in answers]}
+
+
+def keep(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write gpu.json whole: what is known survives whatever comes next."""
+    write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def kept(folder: Path, head: Mapping[str, Any]) -> list[Answer]:
+    """Return the answers of an earlier call in a folder; none if there was none.
+
+    Raises:
+        OutputError: they are of another machine, other devices, or another program.
+    """
+    path = folder / JSON
+    if not path.exists():
+        return []
+    remedy = "take another folder, or remove it"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        names = {each.name for each in fields(Answer)} - {"figures"}
+        answers = [
+            Answer(**{name: line[name] for name in names}, figures=[Figure(**f) for f in line["figures"]])
+            for line in content["answers"]
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise OutputError(path, expected="answers of segmenter gpu", remedy=remedy) from None
+    for key, value in head.items():
+        if key != "date" and content.get(key) != value:
+            raise OutputError(path, expected=f"answers of {key} {value}", got=content.get(key), remedy=remedy)
+    return answers
+
+
 def spread(values: Sequence[float], unit: str = "") -> str:
     """Return smallest and largest of repeated values as text, for a note."""
     return f"{min(values):.4g} … {max(values):.4g} {unit}".strip() + f" in {len(values)}"
-
-
-JSON, PAGE = "gpu.json", "gpu.md"
-_WORDS = {True: "yes", False: "no", None: ""}
-
-
-def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) -> None:
-    """Write both files completely: results survive a later crash."""
-    content = {**head, "sections": [section.as_line() for section in sections]}
-    for name, text in (
-        (JSON, json.dumps(content, indent=1) + "\n"),
-        (PAGE, "\n".join(lines(head, sections))),
-    ):
-        write_whole(folder / name, text.encode())
-
-
-def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]:
-    """Yield the lines of gpu.md."""
-    yield "# Measured on this machine"
-    yield ""
-    yield "; ".join(f"{key}: {value}" for key, value in head.items())
-    yield ""
-    if head.get("tiny"):
-        yield "**Tiny models on logical CPU devices: the command runs; no figure means anything.**"
-        yield ""
-    elif "logical" in head["devices"]:
-        yield "**Logical CPU devices: laws hold or do not; no speed means anything.**"
-        yield ""
-    yield "A law that does not hold ends the command with exit code 1, one that was not shown with 3."
-    yield ""
-    rows = [[s.name, s.verdict, f"{s.seconds:.0f}", f"{s.limit:.0f}", cell(s.fault)] for s in sections]
-    yield from table(["section", "as expected", "seconds", "limit", "remark"], rows, words=2)
-    for section in sections:
-        yield ""
-        yield f"## {section.name}"
-        yield ""
-        yield from table(
-            ["figure", "measured", "expected", "holds", "remark"], map(_row, section.figures), words=5
-        )
-    yield ""
-
-
-def _row(figure: Figure) -> list[str]:
-    holds = _WORDS[figure.holds] + " (law)" * (figure.law and figure.holds is not None)
-    return [cell(text) for text in (figure.name, figure.shown, figure.expected, holds, figure.note)]
-
-
-def cell(text: str) -> str:
-    """Return a text for a cell of a Markdown table: one line without `|`."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def line(section: Section) -> str:
-    """Return a line for the terminal: the section with its figures that have a verdict, or its first ones."""
-    judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
-    text = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
-    return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or text}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Return lines of a Markdown table; the first `words` columns are text, the others numbers."""
-    rule = [" --- " if column < words else " ---: " for column in range(len(head))]
-    return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

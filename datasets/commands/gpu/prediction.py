@@ -1,89 +1,91 @@
-"""Prediction from file to file in megapixels a second: one device and all, in both precisions."""
+"""Maps from file to file in megapixels a second, by one device and by all."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import rasterio
-from numpy.typing import NDArray
 from rasterio.windows import Window as GdalWindow
 
 from segmenter.grid.geometry import Size
+from segmenter.grid.windows import round_up
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
 
-from .bench import Bench
+from .bench import BANDS, CLASSES, Bench
 from .figures import Figure, spread
-from .step import BANDS, CLASSES
 
-PRECISIONS = ("float32", "mixed_float16")
 BLOCK = 512
 SAME = 1e-4
 """Share of the pixels that rounding may give another class: cuDNN chooses its algorithms card by card."""
+_BATCH = 4
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield for each precision the speed of one device and of all, and whether the maps are equal."""
-    devices, sizes = bench.devices(1), bench.sizes
-    path = make_raster(bench.folder / "scene.tif", sizes.raster, sizes.raster)
-    for precision in PRECISIONS[1:] if sizes.tiny else PRECISIONS:
-        maps: list[NDArray[Any]] = []
-        numbers = sorted({1, bench.most} if bench.place == "cards" else {1, min(2, bench.most)})
-        for number in numbers:
-            predict, tiling = function(bench, precision, bench_names(bench, number, devices))
-            out = bench.folder / "map.tif"
-            rates = [
-                sizes.raster**2 / 1e6 / predict_file(path, out, tiling, predict)
-                for _ in range(min(sizes.rounds, 3) + 1)
-            ][1:]  # the first compiles
-            yield Figure(
-                f"prediction, {number} device{'s' * (number > 1)}, {precision}", median(rates), "MPx/s",
-                note=spread(rates),
-            )  # fmt: skip
-            with rasterio.open(out) as file:
-                maps.append(file.read(1))
-        if len(maps) > 1:
-            share = float(np.mean(maps[0] != maps[-1]))
-            yield Figure(
-                f"pixels with another class on all devices, {precision}",
-                share,
-                "",
-                f"≤ {SAME}",
-                share <= SAME,
-            )
+    """Yield the speed of one device and its share of the time, then of all, and whether maps are equal."""
+    sizes, maps, speeds = bench.sizes, [], []
+    path, out = make_raster(bench.folder / "scene.tif", sizes.raster, sizes.raster), bench.folder / "map.tif"
+    for number in sorted({1, bench.cards if bench.place == "cards" else min(2, bench.cards)}):
+        names = bench.devices(number).names
+        predict, tiling = function(bench, names)
+        rates = [
+            sizes.raster**2 / 1e6 / predict_file(path, out, tiling, predict)
+            for _ in range(min(sizes.rounds, 3) + 1)
+        ][1:]  # the first compiles
+        speeds.append(median(rates))
+        name = f"map, {number} device{'s' * (number > 1)}"
+        yield Figure(name, speeds[-1], "Mpx/s", note=spread(rates), told=True)
+        if number == 1:
+            alone = computed(predict, tiling)
+            share = 100 * min(speeds[0] / alone, 1.0)
+            yield Figure("of the time, the device computes", share, "%", note=f"alone {alone:.3g} Mpx/s")
+        with rasterio.open(out) as file:
+            maps.append(file.read(1))
+    if len(maps) > 1:
+        other = float(np.mean(maps[0] != maps[-1]))
+        yield Figure("pixels with another class on all devices", other, "", f"≤ {SAME}", other <= SAME)
 
 
-def bench_names(bench: Bench, number: int, first: Any) -> list[str]:
-    """Return TensorFlow's names of the first `number` devices."""
-    return list(first.names if number == 1 else bench.devices(number).names)
+def computed(predict: Any, tiling: Tiling) -> float:
+    """Return megapixels a second that arrive in a map, were there no file to read and write."""
+    window = round_up(tiling.window.height, tiling.stride)
+    read = np.random.default_rng(1).integers(0, 255, (_BATCH, window, window, BANDS), np.uint8)
+    valid, calls = np.ones(read.shape[:3], bool), 3
+    predict(read, valid)
+    started = time.perf_counter()
+    for _ in range(calls):
+        predict(read, valid)
+    kept = (window - 2 * round_up(tiling.halo, tiling.stride)) ** 2
+    return calls * _BATCH * kept / 1e6 / (time.perf_counter() - started)
 
 
-def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tiling]:
-    """Return the compiled model on these devices, and its tiling."""
+def function(bench: Bench, names: Sequence[str]) -> tuple[Any, Tiling]:
+    """Return the planned model, compiled on these devices, and its tiling."""
     from segmenter.inference.function import on_all_gpus, predict_function
     from segmenter.model.building import build_model
     from segmenter.model.receptive_field import network_geometry
 
+    recipe = bench.settings()
     normalisation, built = Normalisation.of([60.0] * BANDS, [40.0] * BANDS), []
 
     def build() -> Any:
         import keras
 
         keras.utils.set_random_seed(0)
-        built.append(build_model(bench.sizes.model, BANDS, CLASSES, dtype=precision))
+        built.append(build_model(recipe.model, BANDS, CLASSES, dtype=recipe.training.precision))
         return predict_function(built[-1], normalisation)
 
-    predict = on_all_gpus(build, names)
+    predict = on_all_gpus(build, list(names))
     geometry = network_geometry(built[0])
-    assert geometry.radius is not None
-    window = Size(bench.sizes.window, bench.sizes.window)
-    return predict, Tiling(window, geometry.radius, geometry.stride, 4)
+    assert geometry.radius is not None, "what segmenter start plans has exact windows"
+    side = max(bench.sizes.window, 3 * round_up(geometry.radius, geometry.stride))
+    return predict, Tiling(Size(side, side), geometry.radius, geometry.stride, _BATCH)
 
 
 class FileJob:

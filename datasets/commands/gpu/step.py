@@ -1,157 +1,137 @@
-"""Training step on 1 … N devices, in each precision, with and without XLA, in images a second.
-
-Runs the program's steps (`steps`) with batches already on the devices. One device and all devices in mixed
-precision come first, then both with XLA, so that a truncated section has the main results.
-"""
+"""The training step of the planned recipe: images a second and memory, with and without XLA."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 from segmenter.devices.strategy import Devices
 
-from .bench import Bench
+from .bench import BANDS, CLASSES, Bench, unequal_copies
 from .figures import Figure
 
-BANDS, CLASSES = 3, 6
-SPEEDUP_OF_FOUR = 3.4
-"""Least speed-up of four cards."""
-RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
-_BFLOAT16_SINCE = (8, 0)
-"""Compute capability: Ampere."""
+BETWEEN = (0.75, 1.33)
+"""Formula over measured that is good enough to choose a batch by."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A step to time."""
-
-    precision: str
-    replicas: int
-    xla: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name for printing and look-up."""
-        plural = "s" * (self.replicas > 1)
-        return f"{self.replicas} device{plural}, {self.precision}" + ", XLA" * self.xla
+def rate_name(replicas: int, xla: bool) -> str:
+    """Return the name of a figure, under which later questions find it."""
+    return f"step on {replicas} device{'s' * (replicas > 1)}{', XLA' * xla}"
 
 
-TINY_CASES = [
-    *(Case("mixed_float16", 1), Case("mixed_float16", 2), Case("float32", 1, xla=True)),
-    Case("mixed_bfloat16", 1),
-]
-"""Each kind once: compiling takes most of the time."""
+def figures(bench: Bench, xla: bool = False) -> Iterator[Figure]:
+    """Yield images a second, memory against the formula; on several devices, the share of one of each."""
+    devices, count = bench.devices(), bench.replicas
+    alone = rate_of_one(bench, xla) if count > 1 else 0.0
+    started = time.perf_counter()
+    parts, stack, note = made(bench, devices, xla)
+    rate, first = timed(parts, stack, bench.sizes.calls)
+    note += f"; {first - started:.0f} s to the end of the first step"
+    yield Figure(rate_name(count, xla), rate, "tiles/s", note=note, told=True)
+    if count == 1:
+        yield from memory(parts, devices, bench.images, bench.settings().tiles.size, xla=xla)
+        return
+    note = f"together {rate / alone:.2f} times one"
+    name = f"share of one, each of {bench.noun}{', XLA' * xla}"
+    yield Figure(name, 100 * rate / count / alone, "%", note=note, told=True)
+    if not xla:
+        variables = parts.model.variables
+        unequal = unequal_copies(devices.strategy, variables)
+        name, note = "variables that differ between replicas", f"of {len(variables)}, in any bit"
+        yield Figure(name, float(unequal), "", "0", unequal == 0, law=True, note=note)
 
 
-def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield images a second of each case, and the speed-up over one device."""
-    rates: dict[Case, float] = {}
-    for case in cases(bench):
-        try:
-            rates[case] = rate(bench, case)
-        except Exception as error:  # one case may not fit, or not compile: the others are still worth it
-            line = f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0]}"
-            yield Figure(RATE.format(case.name), None, note=line[:300])
-            continue
-        yield Figure(RATE.format(case.name), rates[case])
-        one = rates.get(Case(case.precision, 1, case.xla))
-        if case.replicas > 1 and one:
-            yield speedup(bench, case, rates[case] / one)
+def rate_of_one(bench: Bench, xla: bool) -> float:
+    """Return images a second on the first device, as an earlier question found it or timed now."""
+    known = bench.known.get(rate_name(1, xla))
+    if isinstance(known, float):
+        return known
+    one = replace(bench, several=False)
+    parts, stack, _ = made(one, one.devices(), xla)
+    return timed(parts, stack, bench.sizes.calls)[0]
 
 
-def cases(bench: Bench) -> list[Case]:
-    """Return the cases in timing order."""
-    most = bench.most if bench.place != "parts" else 1  # parts of a card share it: no speed-up to be seen
-    ends, between = sorted({1, most}), range(2, most)
-    both = ["float32", "mixed_float16"]
-    every = [*both, *(["mixed_bfloat16"] if has_bfloat16(bench) else [])]
-    listed = [Case("mixed_float16", n, xla) for xla in (False, True) for n in ends]
-    listed += [Case(precision, n) for precision in ("float32", *every[2:]) for n in ends]
-    listed += [Case("float32", n, xla=True) for n in ends]
-    listed += [Case(precision, n) for precision in both for n in between]
-    return TINY_CASES if bench.sizes.tiny else listed
+def made(bench: Bench, devices: Devices, xla: bool) -> tuple[Any, Any, str]:
+    """Return the parts of the planned recipe's step, batches for a call, and a text on them."""
+    recipe = bench.settings()
+    changes = {"global_batch": bench.replicas * bench.images, "xla": xla, "accumulate": 1}
+    training, side = recipe.training.model_copy(update=changes), recipe.tiles.size
+    per_call = 1 if bench.place == "logical" else training.steps_per_call
+    parts = step_parts(devices, recipe.model, recipe.loss, training)
+    text = f"{bench.images} tiles of {side}² on each, {training.precision}"
+    return parts, made_stack(devices, per_call, training.global_batch, side), text
 
 
-def has_bfloat16(bench: Bench) -> bool:
-    """Return whether the device supports bfloat16: a CPU does, slowly."""
-    if bench.place == "logical":
-        return True
-    bench.start()
+def memory(parts: Any, devices: Devices, images: int, side: int, *, xla: bool) -> Iterator[Figure]:
+    """Yield the allocator's peak over all steps but the first, against the formula."""
     import tensorflow as tf
 
-    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
-    return tuple(details.get("compute_capability", (0, 0))) >= _BFLOAT16_SINCE
+    from segmenter.model.size import BYTES_PER_PARAMETER, training_bytes_per_image
 
-
-def rate(bench: Bench, case: Case) -> float:
-    """Return images a second of a case."""
-    sizes, devices = bench.sizes, bench.devices(case.replicas)
-    import keras  # brings TensorFlow, which has to be told of its devices first
-
-    training = TrainingConfig(global_batch=case.replicas * sizes.images, xla=case.xla).model_copy(
-        update={"precision": case.precision}  # bfloat16 is no setting of a recipe: no 2080 Ti has it
+    model, name = parts.model, f"memory of a step{', XLA' * xla}"
+    mixed = any("16" in str(layer.compute_dtype) for layer in model.layers)
+    formula = images * training_bytes_per_image(model, side, side, mixed=mixed)
+    formula += BYTES_PER_PARAMETER * model.count_params()
+    expected = f"{formula / 2**30:.3g} GiB by the formula"
+    if not devices.names[0].startswith("GPU"):
+        yield Figure(name, None, "GiB", expected, note="it needs a GPU: a CPU's allocator keeps no peak")
+        return
+    peak = int(tf.config.experimental.get_memory_info(devices.names[0])["peak"])
+    ratio = formula / peak
+    holds = BETWEEN[0] <= ratio <= BETWEEN[1]
+    yield Figure(
+        name, peak / 2**30, "GiB", expected, holds, note=f"formula over measured {ratio:.2f}", told=True
     )
-    try:
-        return rate_of(devices, sizes.model, LossConfig(), training, sizes.side, sizes.calls)
-    finally:
-        keras.backend.clear_session()
-        gc.collect()  # the weights of this case, before the next one needs the memory
-
-
-def speedup(bench: Bench, case: Case, measured: float) -> Figure:
-    """Return the speed-up over one device; for four cards with a limit."""
-    limited = bench.place == "cards" and case.replicas == 4 and not case.xla
-    name = SPEEDUP.format(case.name)
-    if not limited:
-        return Figure(name, measured, "×")
-    return Figure(name, measured, "×", f"≥ {SPEEDUP_OF_FOUR}", measured >= SPEEDUP_OF_FOUR)
 
 
 def rate_of(
     devices: Devices, model: ModelConfig, loss: LossConfig, training: TrainingConfig, side: int, calls: int
 ) -> float:
-    """Return images a second of the training step, timed after two calls that compile and warm up."""
+    """Return images a second of the training step."""
+    parts = step_parts(devices, model, loss, training)
+    return timed(parts, made_stack(devices, training.steps_per_call, training.global_batch, side), calls)[0]
+
+
+def timed(parts: Any, stack: Any, calls: int) -> tuple[float, float]:
+    """Return images a second, after two calls that compile and warm up, and the clock after the first.
+
+    The allocator's peak is counted from there: in the first step cuDNN tries its algorithms.
+    """
     import tensorflow as tf
 
-    steps, count = training_steps(devices, model, loss, training), tf.constant(training.steps_per_call)
-    stack = made_stack(devices, training.steps_per_call, training.global_batch, side)
-    seconds = 0.0
+    from segmenter.training.step import make_steps
+
+    first = parts.strategy.experimental_local_results(stack[2])[0]
+    count, images = int(first.shape[0]), int(first.shape[1]) * parts.strategy.num_replicas_in_sync
+    steps, number = make_steps(parts), tf.constant(count)
+    ends = []
     for call in range(calls + 2):
-        if call == 2:
-            seconds = -time.perf_counter()
-        float(steps(stack, count)[0][-1])  # the losses come back when the steps are done
-    return calls * training.steps_per_call * training.global_batch / (seconds + time.perf_counter())
+        float(steps(stack, number)[0][-1])  # the losses come back when the steps are done
+        ends.append(time.perf_counter())
+        if not call:
+            for gpu in tf.config.list_logical_devices("GPU"):
+                tf.config.experimental.reset_memory_stats(gpu.name.removeprefix("/device:"))
+    return calls * count * images / (ends[-1] - ends[1]), ends[0]
 
 
-def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
-    """Return the program's compiled steps (`step.make_steps`) for a model on these devices."""
+def step_parts(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
+    """Return the parts of the program's step (`StepParts`) for a model on these devices."""
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimiser import build_optimiser
-    from segmenter.training.step import StepParts, make_steps
+    from segmenter.training.step import StepParts
 
     with devices.strategy.scope():
         model = build_model(config, BANDS, CLASSES, dtype=training.precision, synchronised=True)
-        optimiser = build_optimiser(training, model, 10_000)
+        optimiser = build_optimiser(training.model_copy(update={"rates": {}}), model, 10_000)
     share = segmentation_loss(loss, None, training.global_batch)
     normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
-    parts = StepParts(
-        devices.strategy,
-        model,
-        optimiser,
-        share,
-        normalisation,
-        32,
-        training.accumulate,
-        xla=training.xla is True,
-    )
-    return make_steps(parts)
+    accumulate, xla = training.accumulate, training.xla is True
+    return StepParts(devices.strategy, model, optimiser, share, normalisation, 32, accumulate, xla=xla)
 
 
 def made_stack(devices: Devices, steps: int, images: int, side: int) -> Any:

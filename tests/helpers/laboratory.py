@@ -15,12 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.bench import unequal_copies
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.stages import Pace, pace_of
 
-from .bench import strategy_of, unequal_copies
+
+@functools.cache
+def strategy_of(replicas: int) -> Any:
+    """Return one strategy for each number of logical CPU devices in a process."""
+    import tensorflow as tf
+
+    from segmenter.devices.strategy import mirrored
+
+    if replicas == 1:
+        return tf.distribute.OneDeviceStrategy("CPU:0")
+    return mirrored([f"CPU:{i}" for i in range(replicas)])
+
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = UNetConfig(width=2, max_width=8)
@@ -97,7 +109,7 @@ ROWS = {
     "these per pixel, with weights": Row(EMPHASES, True, blocks=True),
     "clipped by norm": Row(lopsided=True, clip="norm"),
 }
-"""Rows that a GPU server shows; the laws' tests have one for each factor."""
+"""The laws' tests have one for each factor beside these."""
 
 
 def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
