@@ -288,8 +288,8 @@ class BlocksConfig(Section):
     buffer: int = setting(
         ...,
         "pixels",
-        "around blocks of another part, that count nowhere; at least the model's receptive-field radius, times "
-        "what augmentation.scale, rotation and scale_to bring nearer",
+        "around blocks of another part, that count nowhere; at least the model's receptive-field radius, "
+        "times what augmentation.scale, rotation and scale_to bring nearer",
         ge=0,
         le=100_000,
     )
