@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,9 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import row_strips
 from segmenter.raster import Raster, RasterInfo, open_raster, outlines
+
+from .copies import Common, proved, reader
+from .landmarks import NONE, Landmarks, guesses
 
 _PIECE_BYTES = 1 << 24
 """Bytes of an image read at once: with derived arrays some 100 MiB a thread."""
@@ -42,7 +45,7 @@ def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
 
 
 def digest_of(
-    raster: Raster, look: Callable[[NDArray[Any], NDArray[np.bool_]], None] = lambda *_: None
+    raster: Raster, look: Callable[[Window, NDArray[Any], NDArray[np.bool_]], None] = lambda *_: None
 ) -> tuple[bytes | None, bool]:
     """Read a whole raster; return a digest of the pixels a model would see, and True if any has data.
 
@@ -50,7 +53,7 @@ def digest_of(
     longer than hashing. None for a scene of one colour: empty tiles are equal but no leak.
 
     Args:
-        look: is called with each piece of the image and its mask of data, on the way.
+        look: is called with each window, its piece of the image and its mask of data, on the way.
 
     Raises:
         RasterError: a window cannot be read.
@@ -62,7 +65,7 @@ def digest_of(
     with in_turn(size):
         for window in pieces(size, len(raster.bands) * dtype.itemsize):
             image, valid = raster.read(window)
-            look(image, valid)
+            look(window, image, valid)
             has_data = has_data or bool(valid.any())
             first = image[:1, :1].copy() if first is None else first
             varies = varies or not np.array_equal(image, np.broadcast_to(first, image.shape))
@@ -79,6 +82,8 @@ def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
 
 _LEAST_PIXELS = 0.9
 """Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""
+_MOST_FAILED = 3
+"""Guesses on a scene that its pixels refute, after which no more are tried."""
 _GRID = 128
 """Points along a side at which both scenes are checked for data in their common extent."""
 _LEAST_POINTS = 0.002
@@ -95,12 +100,16 @@ class Seen:
         digest: digest of its pixels; None if all pixels are equal or unreadable.
         info: its header; None if it could not be opened.
         valid: function that returns an (h, w) mask of data on a coarse grid; None: data everywhere.
+        landmarks: points by which copies and windows of other pixels are found.
+        bands: bands that are compared; None: all that are data.
     """
 
     scene: Scene
     digest: bytes | None
     info: RasterInfo | None
     valid: Callable[[], NDArray[np.bool_]] | None = None
+    landmarks: Landmarks = NONE
+    bands: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,9 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
 
 
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
-    """Return pairs of scenes of two splits with equal pixels or common ground; each scene at most once.
+    """Return pairs of scenes of two splits with equal pixels, common ground or a common part of one picture.
+
+    Each scene is told at most once.
 
     Blocks of one image in two splits are none: their labels lie a buffer apart.
     """
@@ -139,9 +150,49 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
             for scene in scenes
             if scene.split != first.split and not _apart(scene, first)
         ]
-    told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
-    leaks += [leak for leak in _overlaps(seen) if leak.first.name not in told or leak.second.name not in told]
+    for more in (_overlaps(seen), _copies(seen, leaks)):
+        told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
+        leaks += [each for each in more if each.first.name not in told or each.second.name not in told]
     return leaks
+
+
+def _copies(seen: Sequence[Seen], leaks: Sequence[Leak]) -> Iterator[Leak]:
+    """Yield scenes of two splits that show a part of one picture, unless both are told already."""
+    told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
+    if len({each.scene.split for each in seen}) < 2:
+        return
+
+    def asked(i: int, j: int) -> bool:
+        one, other = seen[i].scene, seen[j].scene
+        return one.split != other.split and not {one.name, other.name} <= told and not _apart(one, other)
+
+    for i, j, common in common_parts(seen, asked):
+        told |= {seen[i].scene.name, seen[j].scene.name}
+        yield Leak(seen[i].scene, seen[j].scene, common.text())
+
+
+def common_parts(
+    seen: Sequence[Seen], asked: Callable[[int, int], bool]
+) -> Iterator[tuple[int, int, Common]]:
+    """Yield pairs of scenes that show a part of one picture, proved on their pixels, the likeliest first.
+
+    Args:
+        asked: returns False for two scenes that need no proof, by what was yielded before.
+    """
+    failed: Counter[int] = Counter()
+    for guess in guesses([each.landmarks for each in seen]):
+        i, j = guess.first, guess.second
+        if max(failed[i], failed[j]) >= _MOST_FAILED or not asked(i, j):
+            continue
+        with (
+            open_raster(seen[i].scene.image, seen[i].bands) as one,
+            open_raster(seen[j].scene.image, seen[j].bands) as other,
+        ):
+            common = proved(guess, (one.info.size, other.info.size), (reader(one), reader(other)))
+        if common is None:
+            failed.update((i, j))
+        else:
+            yield i, j, common
 
 
 def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
