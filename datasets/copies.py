@@ -24,6 +24,8 @@ _FINE, _WIDE = 1.0, 6.0
 _PROVED, _DISTINCT = 0.7, 0.15
 """Correlation from which two parts are one; by how much it must exceed that of the part with itself, shifted:
 a texture that repeats itself lies over itself in many places."""
+_BLOCK, _USUAL = 12, 0.65
+"""Side of small blocks, and the correlation that half of them must have."""
 _FLAT = 0.25
 """Deviation of an 8-bit image below which it is of one colour."""
 
@@ -170,7 +172,26 @@ def _shift_of(
     best = float(found[row, col])
     if best < _PROVED or best < _itself(one) + _DISTINCT:
         return None
+    if _usual(one[row : row + template.shape[0], col : col + template.shape[1]], template) < _USUAL:
+        return None
     return np.array([col - _SEARCHED, row - _SEARCHED], np.float64)
+
+
+def _usual(one_HW: Floats, other_HW: Floats) -> float:
+    """Return the median correlation of small blocks: few strong edges that fit prove nothing."""
+    rows, cols = (n // _BLOCK for n in one_HW.shape)
+    if not rows or not cols:
+        return 1.0
+    a, b = (
+        part[: rows * _BLOCK, : cols * _BLOCK]
+        .reshape(rows, _BLOCK, cols, _BLOCK)
+        .transpose(0, 2, 1, 3)
+        .reshape(-1, _BLOCK**2)
+        for part in (one_HW, other_HW)
+    )
+    a, b = (part - part.mean(axis=1, keepdims=True) for part in (a, b))
+    lengths = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    return float(np.median((a * b).sum(axis=1) / np.maximum(lengths, 1e-9)))
 
 
 def _itself(part_HW: Floats) -> float:

@@ -20,7 +20,7 @@ _SIGMA = 1.6
 doi 10.1023/B:VISI.0000029664.99615.94)."""
 _SIDE, _SPACING = 8, 1.25
 """Samples along a side of a landmark's surroundings, and widths of its level from one to the next."""
-_DENSITY, _LEAST = 32 / 65_536, 24
+_DENSITY, _LEAST = 32 / 65_536, 32
 """Landmarks of the first octave kept for a pixel, and of the smallest image; of the next octave half."""
 _TABLES, _BITS = 4, 18
 _NEXT = 6
