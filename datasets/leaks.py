@@ -249,7 +249,7 @@ def common_parts(
 
 
 def _told_by(
-    seen: Sequence[Seen], suggested: Sequence[Guess], asked: Callable[[int, int], bool]
+    seen: Sequence[Seen], suggested: Sequence[Guess], asked: Callable[[Seen, Seen], bool]
 ) -> Iterator[tuple[Seen, Seen, Common]]:
     """Yield what `common_parts` does, of guesses."""
     failed: Counter[int] = Counter()
