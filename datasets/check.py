@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
 from segmenter.base.terminal import aligned
 from segmenter.base.threads import Spread, in_threads
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
@@ -27,7 +28,17 @@ from segmenter.raster.header import Names, names_of, order_of, other_names, used
 from .files import few
 from .fill import Fill
 from .gsd import contradictions, gsd_line
-from .leaks import Seen, coarse_mask, digest_of, equal_scenes, find_leaks, in_turn, pieces
+from .leaks import (
+    Looks,
+    Seen,
+    coarse_mask,
+    cut_pictures,
+    digest_of,
+    equal_scenes,
+    find_leaks,
+    in_turn,
+    pieces,
+)
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -259,6 +270,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
         remarks=(
+            *cut_pictures(seen),
             *(audit.remark for audit in audits if audit.remark is not None),
             *contradictions(images),
             *_other_names(audits),
@@ -286,6 +298,7 @@ class _Audit:
     bands: tuple[int, ...] = ()
     digest: bytes | None = None
     masked: bool = False
+    looks: Looks = field(default_factory=Looks)
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, kind: str, text: str, pixels: int = 0) -> None:
@@ -302,7 +315,8 @@ class _Audit:
     def seen(self, dataset: Dataset) -> Seen:
         """Return the facts of a scene that are compared to detect leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
-        return Seen(self.scene, self.digest, self.info, valid)
+        looks = self.looks
+        return Seen(self.scene, self.digest, self.info, valid, looks.landmarks, self.bands, looks.borders)
 
 
 def _audit(dataset: Dataset, scene: Scene) -> _Audit:
@@ -310,7 +324,12 @@ def _audit(dataset: Dataset, scene: Scene) -> _Audit:
     with audit.noting("unreadable"), open_raster(scene.image, dataset.bands) as raster:
         audit.info, audit.bands = raster.info, raster.bands
         fill = Fill()
-        audit.digest, has_data = digest_of(raster, fill.look)
+
+        def look(window: Window, image: NDArray[Any], valid: NDArray[np.bool_]) -> None:
+            fill.look(image, valid)
+            audit.looks.look(window, raster.info.size, image, valid)
+
+        audit.digest, has_data = digest_of(raster, look)
         for value, share in fill.values().items():
             seen = f"{value:g} in all bands of {share:.0%} of the pixels, far from all others"
             audit.add("fill value", f"{scene.image}: {seen}, and not declared as nodata")

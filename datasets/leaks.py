@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import SegmenterError, counted
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import row_strips
 from segmenter.raster import Raster, RasterInfo, open_raster, outlines
+
+from .copies import Common, proved, reader
+from .files import few
+from .landmarks import NONE, Floats, Guess, Landmarks, grey, guesses, landmarks_of
+from .neighbours import borders_of, named_windows, pictures_of
 
 _PIECE_BYTES = 1 << 24
 """Bytes of an image read at once: with derived arrays some 100 MiB a thread."""
@@ -42,7 +48,7 @@ def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
 
 
 def digest_of(
-    raster: Raster, look: Callable[[NDArray[Any], NDArray[np.bool_]], None] = lambda *_: None
+    raster: Raster, look: Callable[[Window, NDArray[Any], NDArray[np.bool_]], None] = lambda *_: None
 ) -> tuple[bytes | None, bool]:
     """Read a whole raster; return a digest of the pixels a model would see, and True if any has data.
 
@@ -50,7 +56,7 @@ def digest_of(
     longer than hashing. None for a scene of one colour: empty tiles are equal but no leak.
 
     Args:
-        look: is called with each piece of the image and its mask of data, on the way.
+        look: is called with each window, its piece of the image and its mask of data, on the way.
 
     Raises:
         RasterError: a window cannot be read.
@@ -62,7 +68,7 @@ def digest_of(
     with in_turn(size):
         for window in pieces(size, len(raster.bands) * dtype.itemsize):
             image, valid = raster.read(window)
-            look(image, valid)
+            look(window, image, valid)
             has_data = has_data or bool(valid.any())
             first = image[:1, :1].copy() if first is None else first
             varies = varies or not np.array_equal(image, np.broadcast_to(first, image.shape))
@@ -79,12 +85,47 @@ def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
 
 _LEAST_PIXELS = 0.9
 """Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""
+_TRIED = 8
+"""Pairs on whose pixels a reading of names is tried."""
+_MOST_FAILED = 3
+"""Guesses on a scene that its pixels refute, after which no more are tried."""
 _GRID = 128
 """Points along a side at which both scenes are checked for data in their common extent."""
 _LEAST_POINTS = 0.002
 """Share of these points; fewer are rounding at the edges of two strips that adjoin."""
 
 Points = NDArray[np.float64]
+
+
+@dataclass
+class Looks:
+    """Points and borders of a scene, gathered while its pixels are read."""
+
+    parts: list[Landmarks] = field(default_factory=lambda: [NONE])
+    borders: Floats | None = None
+
+    def look(self, window: Window, size: Size, image: NDArray[Any], valid: NDArray[np.bool_]) -> None:
+        """Take in a window of a scene of this size."""
+        grey_HW = grey(image, valid)
+        self.parts.append(landmarks_of(grey_HW, window))
+        if window.size == size:  # larger ones are no tiles
+            self.borders = borders_of(grey_HW)
+
+    @property
+    def landmarks(self) -> Landmarks:
+        """Landmarks of the whole scene."""
+        return Landmarks.joined(self.parts)
+
+
+def looks_of(image: Path, bands: tuple[int, ...] | None) -> Looks:
+    """Return points and borders of an image; none if it cannot be read."""
+    looks = Looks()
+    with contextlib.suppress(SegmenterError), open_raster(image, bands) as raster:
+        size, dtype = raster.info.size, np.dtype(raster.info.dtype)
+        with in_turn(size):
+            for window in pieces(size, len(raster.bands) * dtype.itemsize):
+                looks.look(window, size, *raster.read(window))
+    return looks
 
 
 @dataclass(frozen=True)
@@ -95,12 +136,23 @@ class Seen:
         digest: digest of its pixels; None if all pixels are equal or unreadable.
         info: its header; None if it could not be opened.
         valid: function that returns an (h, w) mask of data on a coarse grid; None: data everywhere.
+        landmarks: points by which copies and windows of other pixels are found.
+        bands: bands that are compared; None: all that are data.
+        borders: means along its borders; None for a large one.
     """
 
     scene: Scene
     digest: bytes | None
     info: RasterInfo | None
     valid: Callable[[], NDArray[np.bool_]] | None = None
+    landmarks: Landmarks = NONE
+    bands: tuple[int, ...] | None = None
+    borders: Floats | None = None
+
+    @property
+    def size(self) -> Size | None:
+        """Size of its image, if its pixels were read; else None."""
+        return None if self.info is None or self.landmarks is NONE else self.info.size
 
 
 @dataclass(frozen=True)
@@ -127,7 +179,9 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
 
 
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
-    """Return pairs of scenes of two splits with equal pixels or common ground; each scene at most once.
+    """Return pairs of scenes of two splits with equal pixels, common ground or a common part of one picture.
+
+    Each scene is told at most once.
 
     Blocks of one image in two splits are none: their labels lie a buffer apart.
     """
@@ -139,9 +193,84 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
             for scene in scenes
             if scene.split != first.split and not _apart(scene, first)
         ]
-    told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
-    leaks += [leak for leak in _overlaps(seen) if leak.first.name not in told or leak.second.name not in told]
+    for more in (_overlaps(seen), _copies(seen, leaks)):
+        told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
+        leaks += [each for each in more if each.first.name not in told or each.second.name not in told]
     return leaks
+
+
+def cut_pictures(seen: Sequence[Seen]) -> list[str]:
+    """Return a line if tiles of one picture lie in several splits: their neighbours are learned."""
+    found = pictures_of([each.scene.image for each in seen], [each.borders for each in seen])
+    if found is None:
+        return []
+    splits: dict[str, set[str]] = defaultdict(set)
+    for begin, each in zip(found[0], seen, strict=True):
+        splits[begin].add(each.scene.split)
+    torn = sorted(Path(begin).name for begin, own in splits.items() if len(own) > 1)
+    if not torn:
+        return []
+    return [
+        f"tiles of {counted(len(torn), 'picture')} continue each other and lie in several splits: "
+        f"{few(torn, 3)}; their neighbours were learned; keep pictures together by dataset.split.group"
+    ]
+
+
+def _copies(seen: Sequence[Seen], leaks: Sequence[Leak]) -> Iterator[Leak]:
+    """Yield scenes of two splits that show a part of one picture, unless both are told already."""
+    told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
+    if len({each.scene.split for each in seen}) < 2:
+        return
+
+    def asked(first: Seen, second: Seen) -> bool:
+        one, other = first.scene, second.scene
+        return one.split != other.split and not {one.name, other.name} <= told and not _apart(one, other)
+
+    for one, other, common in common_parts(seen, asked):
+        told |= {one.scene.name, other.scene.name}
+        yield Leak(one.scene, other.scene, common.text())
+
+
+def common_parts(
+    seen: Sequence[Seen], asked: Callable[[Seen, Seen], bool]
+) -> Iterator[tuple[Seen, Seen, Common]]:
+    """Yield pairs of scenes that show a part of one picture, proved on their pixels, the likeliest first.
+
+    Args:
+        asked: returns False for two scenes that need no proof, by what was yielded before.
+    """
+    sized = [each for each in seen if each.size is not None]
+    sizes = [each.size for each in sized if each.size is not None]
+    for reading in named_windows([each.scene.image for each in sized], sizes):
+        sampled = reading[:: max(1, len(reading) // _TRIED)]
+        if 2 * sum(_proved(sized, guess) is not None for guess in sampled) > len(sampled):
+            yield from _told_by(sized, reading, asked)
+    yield from _told_by(sized, guesses([each.landmarks for each in sized]), asked)
+
+
+def _told_by(
+    seen: Sequence[Seen], suggested: Sequence[Guess], asked: Callable[[Seen, Seen], bool]
+) -> Iterator[tuple[Seen, Seen, Common]]:
+    """Yield what `common_parts` does, of guesses."""
+    failed: Counter[int] = Counter()
+    for guess in suggested:
+        i, j = guess.first, guess.second
+        if max(failed[i], failed[j]) >= _MOST_FAILED or not asked(seen[i], seen[j]):
+            continue
+        if (common := _proved(seen, guess)) is None:
+            failed.update((i, j))
+        else:
+            yield seen[i], seen[j], common
+
+
+def _proved(seen: Sequence[Seen], guess: Guess) -> Common | None:
+    """Return the common part of two scenes, if their pixels prove it."""
+    one, other = seen[guess.first], seen[guess.second]
+    with (
+        open_raster(one.scene.image, one.bands) as first,
+        open_raster(other.scene.image, other.bands) as second,
+    ):
+        return proved(guess, (first.info.size, second.info.size), (reader(first), reader(second)))
 
 
 def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:

@@ -30,6 +30,9 @@ _WIDE, _REASON = 44, 110
 
 _CARDS = re.compile(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(GB|GiB|G)?\s*", re.IGNORECASE)
 
+_REMARKS = 3
+"""Remarks of the check that are printed; the page has more."""
+
 
 def _gpus(text: str) -> tuple[int, ...]:
     """Return the GiB of each card of a text as `4x11GB` or `2x24GB,11GB`."""
@@ -121,6 +124,8 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     keep_deal(recipe, deals, dataset)
     write_whole(recipe, text.encode())
     typed = shlex.quote(str(recipe))
+    for remark in report.remarks[:_REMARKS]:
+        print(plain(f"warning: {remark}"))
     for choice in choices:
         _print_asked(choice, recipe)
     if report.findings:

@@ -96,7 +96,7 @@ class Draft:
     def groups(self) -> Groups:
         """Groups of the free scenes that show one place."""
         infos = [self.infos[scene] for scene in self.free]
-        return groups_of(self.dataset.root, self.free, infos, self.apart[0])
+        return groups_of(self.dataset.root, self.free, infos, self.apart[0], self.dataset.bands)
 
     @functools.cached_property
     def up(self) -> tuple[bool, float]:

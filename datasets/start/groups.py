@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import counted
+from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
 from segmenter.raster.ground import meeting
 
+from ..leaks import Seen, common_parts, looks_of
+from ..neighbours import pictures_of
 from .names import common_start
 
 Points = NDArray[np.float64]
@@ -50,7 +53,7 @@ class Groups:
         regex: for `split.group`; empty: it is given; None: names of scenes say the split.
         names: name of each group, as `split.validation` takes it; empty without `regex`.
         other: the other reading, where files do not tell.
-        torn: scenes overlap scenes of other groups.
+        ground: corners (S, 4, 2) of the scenes, if some overlap scenes of other groups; else None.
     """
 
     of_S: NDArray[np.int64]
@@ -58,7 +61,7 @@ class Groups:
     regex: str | None = None
     names: tuple[str, ...] = ()
     other: str = ""
-    torn: bool = False
+    ground: Points | None = None
 
     @property
     def count(self) -> int:
@@ -71,11 +74,21 @@ class Groups:
         return self.count == len(self.of_S)
 
 
-def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], apart: float) -> Groups:
+def groups_of(
+    root: Path,
+    scenes: Sequence[Scene],
+    infos: Sequence[RasterInfo],
+    apart: float,
+    bands: tuple[int, ...] | None = None,
+) -> Groups:
     """Return the groups of scenes: as given, by ground where they lie somewhere, by names, else each alone.
+
+    Without georeference, scenes that show parts of one picture lie where their pixels say; so do tiles whose
+    borders fit. Names count if they tear no such scenes apart.
 
     Args:
         apart: pixels over which labels are alike.
+        bands: bands that are compared; None: all that are data.
     """
     given = [scene.group for scene in scenes]
     if given != [scene.name for scene in scenes]:
@@ -85,11 +98,70 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
     paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
+    laid, how = _laid_out(scenes, infos, bands)
+    places = np.arange(len(scenes)) if laid is None else meeting(laid.min(axis=1), laid.max(axis=1), 0.5)
     for numbers, form in _FORMS:
-        if groups := _by_name(paths, form, numbers):
+        groups = _by_name(paths, form, numbers)
+        if groups and len({*zip(places.tolist(), groups.of_S.tolist(), strict=True)}) == places.max() + 1:
             return groups
+    if laid is not None:
+        groups = _by_ground(list(laid), infos, apart)
+        return replace(groups, how=f"{how}: {groups.how}")
     how = f"each of {counted(len(scenes), 'scene')} is a place of its own"
     return Groups(np.arange(len(scenes)), how, other="scenes of one place would need dataset.split.group")
+
+
+def _laid_out(
+    scenes: Sequence[Scene], infos: Sequence[RasterInfo], bands: tuple[int, ...] | None
+) -> tuple[Points | None, str]:
+    """Return the corners (S, 4, 2) of scenes that show parts of one picture, in its pixels, and the evidence.
+
+    Pictures lie far from each other. None: no two scenes belong together.
+    """
+    looks = list(
+        in_threads(
+            lambda scene: looks_of(scene.image, bands), scenes, description="comparing images", unit="scene"
+        )
+    )
+    picture = np.arange(len(scenes))
+    places = np.tile(np.eye(3), (len(scenes), 1, 1))  # from pixels of a scene to those of its picture
+    seen = [
+        Seen(scene, None, info, landmarks=look.landmarks, bands=bands)
+        for scene, info, look in zip(scenes, infos, looks, strict=True)
+    ]
+    joined = 0
+    at = {scene.name: i for i, scene in enumerate(scenes)}
+
+    def apart_yet(one: Seen, other: Seen) -> bool:
+        return bool(picture[at[one.scene.name]] != picture[at[other.scene.name]])
+
+    for one, other, common in common_parts(seen, apart_yet):
+        i, j = at[one.scene.name], at[other.scene.name]
+        move = places[j] @ np.concatenate([common.matrix_23, [[0, 0, 1]]]) @ np.linalg.inv(places[i])
+        own = picture == picture[i]
+        places[own], picture[own], joined = move @ places[own], picture[j], joined + 1
+    how = f"{counted(int(_several(picture).sum()), 'scene')} show parts of the same pictures, by their pixels"
+    if not joined:
+        found = pictures_of([scene.image for scene in scenes], [look.borders for look in looks])
+        if found is None:
+            return None, ""
+        picture = _numbered(found[0])
+        places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(found[1], infos, strict=True)]
+        places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(found[1], infos, strict=True)]
+        how = f"tiles of {counted(int(picture.max()) + 1, 'picture')} continue each other: neighbours touch"
+    sides = [(info.size.width, info.size.height) for info in infos]
+    corners = np.array([[(0, 0, 1), (w, 0, 1), (w, h, 1), (0, h, 1)] for w, h in sides], np.float64)
+    laid: Points = np.einsum("sij,skj->ski", places, corners)[:, :, :2]
+    picture = _numbered(picture.tolist())
+    far = 2 * np.ptp(laid.reshape(-1, 2), axis=0).max() + 1
+    laid[:, :, 1] += far * picture[:, None]
+    return laid, how
+
+
+def _several(picture_S: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask (S,) of scenes whose picture other scenes show, too."""
+    several: NDArray[np.bool_] = np.bincount(picture_S)[picture_S] > 1
+    return several
 
 
 def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -160,7 +232,7 @@ def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo
         if count >= _LEAST:
             edges = np.linspace(low[:, along].min(), low[:, along].max(), count + 1)[1:-1]
             how = f"windows of a mosaic that overlap, in {count} strips"
-            return Groups(np.searchsorted(edges, low[:, along]), how, torn=True)
+            return Groups(np.searchsorted(edges, low[:, along]), how, ground=np.array(ground))
     centres = [((low + high) / 2)[overlapping == g].mean(axis=0) for g in range(overlapping.max() + 1)]
     cells = np.floor((centres - low.min(axis=0)) / side).astype(np.int64)
     of_S = _numbered([tuple(cell) for cell in cells[overlapping].tolist()])

@@ -21,7 +21,6 @@ from segmenter.config.datasets import BlocksConfig, FolderSplit
 from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
 from segmenter.grid.scenes import SPLITS, Scene
-from segmenter.raster import outlines
 from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import build_index
 
@@ -134,16 +133,16 @@ def _whole(draft: Draft, groups: Groups) -> Iterator[Choice]:
         how, other = "", ""
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {_SEEDS} for the classes")
-    if groups.torn and (torn := _torn(draft, part_G[groups.of_S])):
+    if groups.ground is not None and (torn := _torn(draft, groups.ground, part_G[groups.of_S])):
         left = nested(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"
         yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
 
 
-def _torn(draft: Draft, part_S: Ints) -> list[str]:
+def _torn(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
     """Return the scenes that overlap one of a later part on the ground."""
     infos = [draft.infos[scene] for scene in draft.free]
-    low, high, pixel = boxes([each for each in outlines(infos) if each is not None], infos)
+    low, high, pixel = boxes(list(ground), infos)
     torn = np.zeros(len(infos), bool)
     for s in np.flatnonzero(part_S):
         meets = (low < high[s] - 0.9 * pixel) & (high > low[s] + 0.9 * pixel)

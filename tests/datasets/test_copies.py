@@ -1,0 +1,117 @@
+"""Copies and windows of one picture are found by their pixels under any names; look-alikes are not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter, zoom
+
+from datasets.leaks import Leak, Seen, find_leaks, looks_of
+from datasets.neighbours import borders_of, pictures_of
+from segmenter.grid.scenes import Scene
+from segmenter.raster import raster_info
+
+Image = NDArray[np.uint8]
+
+
+def land(seed: int, size: tuple[int, int] = (300, 340)) -> Image:
+    """Return an image (H, W, 3) of things of many sizes."""
+    rng = np.random.default_rng(seed)
+    grown = sum(
+        width * gaussian_filter(rng.normal(size=(*size, 3)), (width, width, 0.5)) for width in (1.2, 3, 9)
+    )
+    return (128 + 90 * np.asarray(grown)).clip(0, 255).astype(np.uint8)
+
+
+def stored(path: Path, image: Image, quality: int) -> Path:
+    """Write an image as PNG, or as JPEG of this quality."""
+    kind = {"driver": "JPEG", "QUALITY": quality} if quality else {"driver": "PNG"}
+    size = {"height": image.shape[0], "width": image.shape[1], "count": 3, "dtype": "uint8"}
+    path = path.with_suffix(".jpg" if quality else ".png")
+    with rasterio.open(path, "w", **kind, **size) as file:
+        file.write(np.ascontiguousarray(np.moveaxis(image, 2, 0)))
+    return path
+
+
+def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
+    """Return the leaks from the first image, which trains, to the others, which test, under odd names."""
+    seen = []
+    for i, image in enumerate(images):
+        path = stored(folder / f"{'qwertz'[i]}", image, quality if i else 0)
+        scene = Scene(path.stem, path, None, path.stem, "test" if i else "train")
+        seen.append(Seen(scene, None, raster_info(path), landmarks=looks_of(path, None).landmarks))
+    return find_leaks(seen)
+
+
+def smaller(image: Image, factor: float) -> Image:
+    width = max(0.0, 0.4 / factor - 0.4)
+    smooth = gaussian_filter(image.astype(np.float32), (width, width, 0))
+    return (
+        zoom(smooth, (factor, factor, 1), order=1, grid_mode=True, mode="nearest")
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
+
+
+COPIES = {
+    "a quarter in common": lambda image: image[113:, 97:],
+    "a strip in common": lambda image: image[:, 181:],
+    "shifted by odd numbers": lambda image: image[7:263, 11:267],
+    "turned by 90": lambda image: np.rot90(image[:251]),
+    "turned by 180": lambda image: np.rot90(image, 2),
+    "turned by 270": lambda image: np.rot90(image[:, :233], 3),
+    "mirrored": lambda image: image[:, ::-1],
+    "transposed": lambda image: image.transpose(1, 0, 2),
+    "half as large": lambda image: smaller(image, 0.5),
+    "larger by half": lambda image: smaller(image[:257], 1.5),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+@pytest.mark.parametrize("seed", [31, 32])
+def test_copies_of_other_pixels_are_leaks(kind: str, seed: int, tmp_path: Path) -> None:
+    image = land(seed)
+    (leak,) = leaks(tmp_path, image, np.ascontiguousarray(COPIES[kind](image)), land(seed + 100))
+    assert {leak.first.name, leak.second.name} == {"q", "w"}
+
+
+@pytest.mark.parametrize("seed", [41, 42])
+def test_recompressed_copies_are_leaks(seed: int, tmp_path: Path) -> None:
+    image = land(seed, (256, 256))
+    assert len(leaks(tmp_path, image, image, land(seed + 100), quality=60)) == 1
+
+
+def test_what_only_looks_alike_is_no_leak(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    rows, cols = np.indices((256, 256))
+
+    def noisy(plain: NDArray[np.float64]) -> Image:
+        return (plain[..., None] + rng.normal(0, 3, (256, 256, 3))).clip(0, 255).astype(np.uint8)
+
+    fields = 60.0 * ((rows // 19 + cols // 23) % 3) + 50
+    kinds = [np.full((256, 256), 90.0), rows / 2 + 40, 128 + 60 * np.sin(cols / 5), fields]
+    for i, plain in enumerate(kinds):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        assert leaks(folder, noisy(plain), noisy(plain), noisy(np.roll(plain, 19, axis=0))) == []
+    exact = (fields[..., None] * np.ones(3)).astype(np.uint8)
+    assert leaks(tmp_path, exact, np.roll(exact, 57, axis=0)) == [], "a pattern lies over itself"
+
+
+def test_tiles_of_a_picture_are_neighbours_by_borders_and_numbers() -> None:
+    pictures = [land(seed, (256, 320)).mean(axis=2).astype(np.float32) for seed in (51, 52)]
+    cut = {
+        Path(f"{'ab'[p]}_{row * 5 + col}.png"): picture[row * 64 : row * 64 + 64, col * 64 : col * 64 + 64]
+        for p, picture in enumerate(pictures)
+        for row in range(4)
+        for col in range(5)
+    }
+    found = pictures_of(list(cut), [borders_of(tile) for tile in cut.values()])
+    assert found is not None
+    begins, cells_S2 = found
+    assert begins == [path.name[:2] for path in cut]
+    assert cells_S2.tolist() == [[row, col] for _ in pictures for row in range(4) for col in range(5)]
+    alone = [land(seed, (64, 64)).mean(axis=2).astype(np.float32) for seed in range(40)]
+    assert pictures_of(list(cut), [borders_of(tile) for tile in alone]) is None
