@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import IGNORE_WORD
@@ -263,7 +263,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
         from segmenter.extras.vectors.features import VectorFile
         from segmenter.extras.vectors.rule import as_text
     columns, counts = dict[str, list[list[str]]](), list[int]()
-    for file in tqdm(files, desc="polygons", unit="file"):
+    for file in Bar(files, desc="polygons", unit="file"):
         vectors = VectorFile(root / file, None)
         counts.append(vectors.count)
         for name, own in vectors.attributes().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from segmenter.base.errors import TrainingError
+from segmenter.base.bars import Bar
+from segmenter.base.errors import SegmenterError, TrainingError
 from segmenter.base.threads import Prefetch, told_while
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices, compiling
@@ -22,6 +24,7 @@ from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.records import save_best
+from segmenter.runs.report.sections import write_report
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.sampling import Plan
@@ -121,6 +124,7 @@ class Trainer:
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else None
         self._called, self._drawn = False, DrawCounts()
+        self._now: Meter | None = None
         every = recipe.training.validate_every * bool(self.dataset.of("validation"))
         self._time_left = TimeLeft(self.steps, recipe.training.epochs, every)
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile and chief else None)
@@ -173,8 +177,8 @@ class Trainer:
             StoppedError: a signal came; the checkpoint of the last complete step is written.
         """
         epochs = self.run.recipe.training.epochs
-        done, quiet = self.position.done, not self._workers.chief
-        with stop_signal() as heard, tqdm(total=self.steps, initial=done, unit="step", disable=quiet) as bar:
+        how = {"initial": self.position.done, "shown": self._workers.chief, "lines": False}
+        with stop_signal() as heard, Bar(total=self.steps, unit="step", **how) as bar:
             stop = Stop(self.devices, heard)
             while self.position.epoch < epochs and not self.ended_early:
                 try:
@@ -191,6 +195,10 @@ class Trainer:
                 ):
                     with self._time_left.validating(self.position.done):
                         self._validate(bar, stop)
+                    if self._workers.chief and not last:
+                        self._page()
+                if bar.disable and self._now is not None:
+                    self._time_left.tell(self._now.line())
                 self.save()
                 if stop and not last and not self.ended_early:
                     raise StoppedError(stop.signal)
@@ -202,6 +210,11 @@ class Trainer:
     def ended_early(self) -> bool:
         """True if `stop_after` consecutive validations brought no improvement, before the last epoch."""
         return self.position.ended_early(self.run.recipe.training)
+
+    def _page(self) -> None:
+        """Write the report so far, for whoever looks during the training or after a kill."""
+        with contextlib.suppress(SegmenterError):  # the end of the training says why there is none
+            write_report(self.run.path)
 
     @staticmethod
     def _say(line: str) -> None:
@@ -284,7 +297,7 @@ class Trainer:
 
     def _meter(self, rows: Plan, bar: Any) -> Meter:
         recipe = self.run.recipe
-        return Meter(
+        self._now = Meter(
             rows,
             tuple(self.run.classes.names),
             self.position.epoch + 1,
@@ -300,6 +313,7 @@ class Trainer:
             scaled=recipe.training.loss_scaled,
             time_left=self._time_left,
         )
+        return self._now
 
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
         """Yield the stacks of batches; raise a file's error itself, not TensorFlow's wrapper of it."""
@@ -333,6 +347,7 @@ class Trainer:
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by
         score = score_of(scores, name)
+        self._time_left.miou = scores.miou
         if not score > self.position.best_score:  # also where it is not a number
             missed = self.position.without_gain + 1
             self.position = self.position._replace(without_gain=missed)
