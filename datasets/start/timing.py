@@ -21,8 +21,6 @@ STEPS_OF_HOURS = 0.8
 """Share of the time that steps get; the rest is for validation, compiling and the input."""
 _KEPT = 24 * 3600
 """Seconds that a measurement is kept."""
-_MOST, _CALLS = 10.0, 8
-"""Seconds after which no further step is timed, and steps to time at the most."""
 _DECIDING = {"global_batch", "precision", "accumulate", "optimizer", "xla"}
 """Settings of a training that decide the time of a step."""
 
@@ -64,33 +62,17 @@ def seconds_a_step(recipe: Recipe) -> float:
 
 
 def measured(recipe: Recipe) -> float:
-    """Time training steps on made tiles, for some ten seconds; return the seconds of one.
+    """Return the seconds of a training step, timed for some ten seconds.
 
     Raises:
-        SegmenterError: they do not run here, as where other work fills a card.
+        SegmenterError: steps do not run here, as where other work fills a card.
     """
-    import tensorflow as tf
-
     from segmenter.devices.setup import load_tensorflow
-    from segmenter.devices.strategy import make_devices
-
-    from ..commands.gpu.step import made_stack, training_steps
 
     load_tensorflow(None)
-    devices, one = make_devices(recipe.distribution), tf.constant(1)
-    steps = training_steps(devices, recipe.model, recipe.loss, recipe.training)
-    per_call, size = recipe.training.steps_per_call, recipe.training.global_batch
-    stack = made_stack(devices, per_call, size, recipe.tiles.size)
-    begun = time.perf_counter()
-    try:
-        float(steps(stack, one)[0][0])  # compiles
-        started, calls = time.perf_counter(), 0
-        while calls == 0 or (calls < _CALLS and time.perf_counter() - begun < _MOST):
-            float(steps(stack, one)[0][0])
-            calls += 1
-    except tf.errors.OpError as error:
-        raise SegmenterError(f"a training step does not run here: {error.message.splitlines()[0]}") from None
-    return (time.perf_counter() - started) / calls
+    from ..commands.gpu.step import seconds_of_step
+
+    return seconds_of_step(recipe)
 
 
 def _key(recipe: Recipe) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -22,8 +22,10 @@ class Bar(tqdm):  # type: ignore[type-arg]
         lines: False: no lines, because the caller prints better ones.
     """
 
-    def __init__(self, *given: Any, shown: bool = True, lines: bool = True, **more: Any) -> None:
-        super().__init__(*given, disable=no_bar(None if shown else True), **more)
+    def __init__(
+        self, items: Iterable[Any] = (), *, shown: bool = True, lines: bool = True, **more: Any
+    ) -> None:
+        super().__init__(items, disable=no_bar(None if shown else True), **more)
         self._lines = shown and lines and self.disable and not collecting()
         self._what = more.get("desc") or more.get("unit", "work")
         self._first, self._done = int(more.get("initial", 0)), 0

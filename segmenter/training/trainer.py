@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from segmenter.base.bars import Bar
-from segmenter.base.errors import SegmenterError, TrainingError
+from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch, told_while
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices, compiling
@@ -24,7 +23,6 @@ from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.records import save_best
-from segmenter.runs.report.sections import write_report
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.sampling import Plan
@@ -39,6 +37,7 @@ from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Pr
 from segmenter.training.stopping import StoppedError, stop_signal
 from segmenter.training.validation import (
     Examples,
+    leave_page,
     show_best,
     validate,
     validate_together,
@@ -177,8 +176,11 @@ class Trainer:
             StoppedError: a signal came; the checkpoint of the last complete step is written.
         """
         epochs = self.run.recipe.training.epochs
-        how = {"initial": self.position.done, "shown": self._workers.chief, "lines": False}
-        with stop_signal() as heard, Bar(total=self.steps, unit="step", **how) as bar:
+        done, chief = self.position.done, self._workers.chief
+        with (
+            stop_signal() as heard,
+            Bar(total=self.steps, initial=done, unit="step", shown=chief, lines=False) as bar,
+        ):
             stop = Stop(self.devices, heard)
             while self.position.epoch < epochs and not self.ended_early:
                 try:
@@ -196,7 +198,7 @@ class Trainer:
                     with self._time_left.validating(self.position.done):
                         self._validate(bar, stop)
                     if self._workers.chief and not last:
-                        self._page()
+                        leave_page(self.run.path)
                 if bar.disable and self._now is not None:
                     self._time_left.tell(self._now.line())
                 self.save()
@@ -210,11 +212,6 @@ class Trainer:
     def ended_early(self) -> bool:
         """True if `stop_after` consecutive validations brought no improvement, before the last epoch."""
         return self.position.ended_early(self.run.recipe.training)
-
-    def _page(self) -> None:
-        """Write the report so far, for whoever looks during the training or after a kill."""
-        with contextlib.suppress(SegmenterError):  # the end of the training says why there is none
-            write_report(self.run.path)
 
     @staticmethod
     def _say(line: str) -> None:

@@ -211,7 +211,7 @@ def test_the_recipe_takes_the_settings_of_resume(
     monkeypatch.setattr("datasets.commands.gpu.bench.smallest_card", lambda: 11 * 2**30)
     words = resume._settings(Bench(place, cards, Sizes(), tmp_path))
     overrides = [value for option, value in itertools.pairwise(words) if option == "--set"]
-    recipe = load_recipe(ready_made()["demo"], overrides)
+    recipe = load_recipe(ready_made()["potsdam_small"], overrides)
     assert recipe.distribution.deterministic is (place != "logical")
     replicas = len(recipe.distribution.devices or (0,))
     assert replicas == (1 if (place, cards) == ("cards", 1) else 4)

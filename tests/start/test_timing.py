@@ -12,9 +12,6 @@ from datasets.start.timing import STEPS_OF_HOURS, measured, seconds_a_step
 from segmenter.base.bars import clock
 from segmenter.config.recipe import Recipe
 from tests.helpers.made_runs import recipe_of
-from tests.start.test_command import data
-
-__all__ = ["data"]
 
 
 def recipe(width: int = 2, **training: Any) -> Recipe:

@@ -76,7 +76,7 @@ def train(bench: Bench, run: Path, *more: str) -> None:
     Raises:
         TrainingError: the training failed; the message is its last line.
     """
-    arguments = [str(ready_made()["demo"]), "--run", str(run), *_settings(bench), *more]
+    arguments = [str(ready_made()["potsdam_small"]), "--run", str(run), *_settings(bench), *more]
     if bench.sizes.tiny:
         code, output = _here(bench, arguments)
     else:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.base.errors import SegmenterError
+from segmenter.config.recipe import LossConfig, ModelConfig, Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices
 
 from .bench import Bench
@@ -22,6 +23,8 @@ BANDS, CLASSES = 3, 6
 SPEEDUP_OF_FOUR = 3.4
 """Least speed-up of four cards."""
 RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
+_MOST_SECONDS, _CALLS = 10.0, 8
+"""Seconds after which no further single step is timed, and single steps at the most."""
 _BFLOAT16_SINCE = (8, 0)
 """Compute capability: Ampere."""
 
@@ -126,6 +129,31 @@ def rate_of(
             seconds = -time.perf_counter()
         float(steps(stack, count)[0][-1])  # the losses come back when the steps are done
     return calls * training.steps_per_call * training.global_batch / (seconds + time.perf_counter())
+
+
+def seconds_of_step(recipe: Recipe) -> float:
+    """Time single steps of a recipe's training on made tiles, for some ten seconds; return the mean of one.
+
+    Raises:
+        SegmenterError: they do not run here, as where other work fills a card.
+    """
+    import tensorflow as tf
+
+    from segmenter.devices.strategy import make_devices
+
+    devices, one, training = make_devices(recipe.distribution), tf.constant(1), recipe.training
+    steps = training_steps(devices, recipe.model, recipe.loss, training)
+    stack = made_stack(devices, training.steps_per_call, training.global_batch, recipe.tiles.size)
+    begun = time.perf_counter()
+    try:
+        float(steps(stack, one)[0][0])  # compiles
+        started, calls = time.perf_counter(), 0
+        while calls == 0 or (calls < _CALLS and time.perf_counter() - begun < _MOST_SECONDS):
+            float(steps(stack, one)[0][0])
+            calls += 1
+    except tf.errors.OpError as error:
+        raise SegmenterError(f"a training step does not run here: {error.message.splitlines()[0]}") from None
+    return (time.perf_counter() - started) / calls
 
 
 def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
