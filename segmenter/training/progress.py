@@ -85,7 +85,7 @@ class TimeLeft:
         seconds, count = time.perf_counter() - started, self._validations(done)
         self._validated_s += seconds
         self._validation_s = seconds
-        if not (self._said_validation or math.isnan(self._step_s)):
+        if not (self._said_validation or math.isnan(self._step_s) or done >= self.steps):
             self._said_validation = True
             what = f"{self._what(done)}, and {counted(count, 'validation')} at {clock(seconds)}"
             self._say((self.steps - done) * self._step_s + count * seconds, what)
