@@ -51,14 +51,10 @@ $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
 	@$(PIP) -e '.[$(EXTRA),report,$*]'
 	@touch $@
 
-# The demo runs the commands that a user would run, on imagery that it makes.
-demo: $(VENV)/.stamp-$(EXTRA)-pretrained
+# Makes imagery, trains, maps scenes that training never saw, writes demo/index.html.
+demo: $(VENV)/.stamp-$(EXTRA)
 	@rm -rf demo
-	@$(PY) -m datasets make potsdam demo/data --scenes 9 --seed 1 --size 1024
-	@$(VENV)/bin/segmenter start demo/data --hours 0.15 --output demo/potsdam.yaml
-	@$(VENV)/bin/segmenter train demo/potsdam.yaml --run demo/run
-	@$(VENV)/bin/segmenter predict demo/run --split test --output demo --pictures
-	@echo "map: demo/top_potsdam_2_13_RGB.tif   picture: demo/top_potsdam_2_13_RGB.view.png   scores: demo/scores.json"
+	@$(VENV)/bin/segmenter demo
 
 # A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
 # In the order of the folders: else files of few tests, of which some are the longest, come last.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
 
-from tqdm import tqdm
-
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import gibibytes
 from segmenter.base.threads import Spread, in_threads
@@ -55,7 +53,7 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
     before, started = set(folder.path.glob("*.pack")), time.monotonic()
     counted = images or jobs
     pixels = sum(job.size.pixels for job in counted)
-    with tqdm(total=pixels, desc="packing", unit="px", unit_scale=True, disable=not progress) as bar:
+    with Bar(total=pixels, desc="packing", unit="px", unit_scale=True, shown=progress) as bar:
         told = _counting(bar, counted[0].kind)
         if spread is in_threads:
             pack(dataset, folder, jobs, progress=False, told=told, usable=_as_asked(dataset))
@@ -141,7 +139,7 @@ def _as_asked(dataset: Dataset) -> Callable[[CachedArray], bool]:
     return lambda array: array.content.codec == dataset.cache_codec
 
 
-def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
+def _counting(bar: Bar, kind: Kind) -> Callable[[Job, int], None]:
     """Return a thread-safe counter of packed pixels of one kind, image or label."""
     lock = threading.Lock()
 

@@ -23,7 +23,7 @@ from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import DistributionConfig
 from segmenter.devices.strategy import load_tensorflow, make_devices
 
-RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
+RECIPE = Path(__file__).parents[1] / "configs" / "potsdam_small.yaml"
 WAYS = ("ours", "deterministic", "keras_norm")
 BANDS, CLASSES = 3, 6
 

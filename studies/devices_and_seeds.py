@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-RECIPE = "configs/demo.yaml"
+RECIPE = "configs/potsdam_small.yaml"
 TEST = "top_potsdam_2_13_RGB.tif"
 LABELS = "5_Labels_all_noBoundary/{scene}_label_noBoundary.tif"
 Scores = Mapping[tuple[int, int], float]

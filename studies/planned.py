@@ -32,7 +32,7 @@ from segmenter.base.files import write_whole
 
 HAND = {
     "dubai": {"hand": "configs/dubai.yaml", "hand_pretrained": "configs/dubai_pretrained.yaml"},
-    "potsdam": {"hand": "configs/demo.yaml"},
+    "potsdam": {"hand": "configs/potsdam_small.yaml"},
 }
 MADE = {
     "potsdam": ["--scenes", "9", "--seed", "1", "--size", "1024"],

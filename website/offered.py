@@ -237,7 +237,7 @@ PAGES = {
 """Recipe → a line for each setting: what is shown, then ` | ` and what it needs, then options of train.py."""
 
 RECIPES = (
-    *("demo", "dubai", "dubai_pretrained", "folder", "naic2020", "naic2020_pretrained"),
+    *("demo", "potsdam_small", "dubai", "dubai_pretrained", "folder", "naic2020", "naic2020_pretrained"),
     *("naic2020_round2", "potsdam", "potsdam_pretrained"),
 )
 

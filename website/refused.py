@@ -107,8 +107,8 @@ def _trained(run: Path) -> bool:
 
 
 def _settings(recipe: str, folder: Path) -> list[str]:
-    data = "naic2020" if recipe.startswith("naic") else "potsdam" if recipe in ("demo", "potsdam") else recipe
-    data = {"dubai_pretrained": "dubai", "potsdam_pretrained": "potsdam"}.get(data, data)
+    data = "naic2020" if recipe.startswith("naic") else "potsdam" if recipe.startswith("potsdam") else recipe
+    data = {"dubai_pretrained": "dubai"}.get(data, data)
     data += "_2" * (recipe == "naic2020_round2")
     own = _SMALL | _OWN.get(recipe, {}) | {"dataset.root": folder / data}
     lines = [f"{key}={value}" for key, value in own.items()]
@@ -183,9 +183,11 @@ def _alone(words: list[str], said: Path) -> int:
 
 def _make_data(folder: Path) -> None:
     from datasets.__main__ import main as datasets
+    from datasets.synthetic.demo import make_demo
 
     _dubai(folder / "dubai")
     _own_folder(folder / "folder")
+    make_demo(folder / "demo", seed=1)
     datasets(["make", "potsdam", str(folder / "potsdam"), "--scenes", "3", "--size", "160"])
     for number in (1, 2):
         target = folder / ("naic2020" + "_2" * (number == 2))

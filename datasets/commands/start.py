@@ -28,6 +28,7 @@ _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
 
 
+NOT_MEASURED = "time: not measured, as --gpus names another machine; the first steps of a training say it"
 _CARDS = re.compile(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(GB|GiB|G)?\s*", re.IGNORECASE)
 
 _REMARKS = 3
@@ -108,12 +109,14 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     from ..check import check_dataset
     from ..known import keep_deal
     from ..start.page import start_page
+    from ..start.timing import time_here
 
     planned = with_deals(recipe_from({"name": recipe.stem, **nested(choices)}, "the plan"), deals)
     dataset = load_dataset(planned)
     report = check_dataset(dataset)
+    lasts = NOT_MEASURED if given.gpus is not None else time_here(planned, dataset)
     try:
-        html = start_page(planned, choices, dataset, report)
+        html = start_page(planned, choices, dataset, report, lasts)
     except SegmenterError as error:  # without the extra of reports, the recipe is worth the most
         html = ""
         warn(f"{page} is not written: {error}")
@@ -133,6 +136,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     pictures = f", and {page} with pictures: look at it first" if html else ""
     print(plain(f"written: {recipe}{pictures}"))
     print(plain(f"then: {invocation('train')} {typed}"))
+    print(lasts)
 
 
 def _print_asked(choice: Choice, recipe: Path) -> None:

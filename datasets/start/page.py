@@ -53,8 +53,10 @@ _OVER = 0.45
 """Weight of the label's colours over the image."""
 
 
-def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, report: CheckReport) -> str:
-    """Return the page of a plan as HTML.
+def start_page(
+    recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, report: CheckReport, lasts: str
+) -> str:
+    """Return the page of a plan as HTML; `lasts` is a line on the time of the training.
 
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
@@ -73,6 +75,7 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
         "Classes": str(len(dataset.classes)),
         "Labelled pixels": number(int(report.pixels_K.sum())),
         "Ignored, or without data": number(report.ignored),
+        "Training": lasts,
     }
     settings = [[each.key, shortened(shown(each.value), _LONGEST), each.reason] for each in choices]
     table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)

@@ -28,6 +28,7 @@ from .choice import Choice
 from .draft import Draft
 from .samples import LEAST_SCENES, area_of
 from .split import longest_buffer, split_of
+from .timing import STEPS_OF_HOURS, epoch_steps, seconds_a_step
 
 _PRETRAINED = EncoderDecoderConfig(kind="encoder_decoder", weights="imagenet")
 _BATCHES = (8, 16, 32, 64)
@@ -52,8 +53,6 @@ _BETWEEN_VALIDATIONS = 50
 """Steps; a validation costs as much as some ten."""
 _MANY_PASSES = 30
 """Epochs from which a net from scratch has the time to learn turned and zoomed tiles, too."""
-_OF_HOURS = 0.8
-"""Share of the hours that steps get; the rest is for validation, compiling and the input."""
 
 
 def plan(
@@ -327,10 +326,10 @@ def length(draft: Draft) -> Iterator[Choice]:
             reason += "; hours are measured on the machine that trains, not for --gpus"
     else:
         seconds = _step_seconds(draft)
-        epochs = max(1, int(_OF_HOURS * hours * 3600 / (steps * seconds)))
+        epochs = max(1, int(STEPS_OF_HOURS * hours * 3600 / (steps * seconds)))
         reason = f"{hours:g} h at {seconds:.2f} s a step"
         if epochs * steps < _LEAST_UPDATES:
-            enough = _LEAST_UPDATES * seconds / 3600 / _OF_HOURS
+            enough = _LEAST_UPDATES * seconds / 3600 / STEPS_OF_HOURS
             other = f"--hours {enough:.2g}: fewer than {_LEAST_UPDATES:,} steps are a short training"
     reason += f": {counted(epochs * steps, 'step')} of {size} tiles"
     yield Choice("training.epochs", epochs, reason, other)
@@ -340,25 +339,11 @@ def length(draft: Draft) -> Iterator[Choice]:
 
 
 def _epoch_steps(draft: Draft) -> int:
-    """Return the steps of an epoch of the planned sampling, with its repeats."""
-    recipe = draft.recipe
-    if recipe.sampling.method != "plan":
-        return -(-len(draft.index) // recipe.training.global_batch)
-    return planned(draft.split_dataset, draft.index, recipe, recipe.training.global_batch).steps
+    return epoch_steps(draft.recipe, draft.split_dataset, draft.index)
 
 
 def _step_seconds(draft: Draft) -> float:
-    """Return the seconds of a training step, measured here on made tiles."""
-    from segmenter.devices.setup import load_tensorflow
-    from segmenter.devices.strategy import make_devices
-
-    from ..commands.gpu.step import rate_of
-
-    recipe = draft.recipe
-    load_tensorflow(None)
-    devices = make_devices(recipe.distribution)
-    rate = rate_of(devices, recipe.model, recipe.loss, recipe.training, recipe.tiles.size, 2)
-    return recipe.training.global_batch / rate
+    return seconds_a_step(draft.recipe)
 
 
 def rate(draft: Draft) -> Iterator[Choice]:

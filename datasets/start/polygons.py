@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
 from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
@@ -105,7 +105,7 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
     from segmenter.extras.vectors.rule import as_text
 
     columns, counts = dict[str, list[list[str]]](), list[int]()
-    for file in tqdm(files, desc="polygons", unit="file"):
+    for file in Bar(files, desc="polygons", unit="file"):
         vectors = VectorFile(root / file, None, layer)
         counts.append(vectors.count)
         for name, own in vectors.attributes().items():

@@ -18,8 +18,8 @@ import cv2
 import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
@@ -122,9 +122,9 @@ def make_potsdam(
     _in_range("scenes", scenes, 1, len(POTSDAM_TRAIN) + len(POTSDAM_TEST))
     _in_range("size", size, 1, 20_000)
     names = potsdam_names(scenes)
-    _refuse_to_overwrite([p for name in names for p in _potsdam_files(root, name, padded_names).values()])
-    with _made_whole(root) as aside:
-        for name in tqdm(names, desc="making Potsdam-like scenes", unit="scene"):
+    refuse_to_overwrite([p for name in names for p in _potsdam_files(root, name, padded_names).values()])
+    with made_whole(root) as aside:
+        for name in Bar(names, desc="making Potsdam-like scenes", unit="scene"):
             _write_potsdam_scene(_potsdam_files(aside, name, padded_names), name, seed, Size(size, size))
     return [_potsdam_files(root, name, padded_names)["2_Ortho_RGB"] for name in names]
 
@@ -207,9 +207,11 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
     digits = max(4, len(str(scenes)))
     images = [root / "train" / "images" / f"{n:0{digits}d}.tif" for n in range(1, scenes + 1)]
     labels = [root / "train" / "labels" / f"{path.stem}.png" for path in images]
-    _refuse_to_overwrite([*images, *labels])
-    with _made_whole(root) as aside:
-        for number, pair in enumerate(zip(tqdm(images, unit="tile"), labels, strict=True), start=1):
+    refuse_to_overwrite([*images, *labels])
+    with made_whole(root) as aside:
+        for number, pair in enumerate(
+            zip(Bar(images, desc="making tiles", unit="tile"), labels, strict=True), start=1
+        ):
             image, label = (aside / path.relative_to(root) for path in pair)
             rng = _generator(seed, "naic2020", number)
             gsd = float(np.exp(rng.uniform(*np.log(NAIC2020_GSD))))
@@ -240,7 +242,7 @@ def _in_range(what: str, value: int, least: int, most: int) -> None:
         raise DatasetError(what, expected=f"a number from {least} to {most}", got=value)
 
 
-def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
+def refuse_to_overwrite(paths: Sequence[Path]) -> None:
     """Refuse to overwrite files, which may be real data."""
     existing = [path for path in paths if path.exists()]
     if existing:
@@ -252,7 +254,7 @@ def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
 
 
 @contextlib.contextmanager
-def _made_whole(root: Path) -> Iterator[Path]:
+def made_whole(root: Path) -> Iterator[Path]:
     """Yield a temporary folder; move its files to the same places below `root` if no error occurs.
 
     Its name is hidden, so that datasets ignore leftovers of a killed process; the next call removes these.

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Failed, Mapped
@@ -68,7 +68,7 @@ def predict_arrays(
     total = sum(job.part.size.pixels for job in jobs)
     with (
         contextlib.closing(classify_all(jobs, tiling, predict)) as events,
-        tqdm(total=total, unit="pixel", unit_scale=True, disable=not progress) as bar,
+        Bar(total=total, desc="maps", unit="pixel", unit_scale=True, shown=progress) as bar,
     ):
         for event in events:
             if isinstance(event, Failed):

@@ -39,6 +39,7 @@ class Tool(NamedTuple):
 
 _COMMANDS, _EXTRAS = "datasets.commands", "segmenter.extras"
 TOOLS = {
+    "demo": Tool(f"{_COMMANDS}.demo", "imagery, training, maps and a page in some minutes, to try it out"),
     "start": Tool(f"{_COMMANDS}.start", "plan a recipe from a folder of images and labels"),
     "train": Tool(f"{_COMMANDS}.train", "train a model as a recipe says", "python train.py"),
     "predict": Tool(

@@ -70,6 +70,11 @@ def no_bar(by_default: bool | None = None) -> bool | None:
     return by_default if listener is None else by_default is True or not listener.bars
 
 
+def collecting() -> bool:
+    """Return whether messages are collected (`listening`) instead of printed."""
+    return _LISTENER.get() is not None
+
+
 def unsafe(text: str) -> str | None:
     """Return the first character that is forbidden in names, escaped; None if all are allowed."""
     found = _UNSAFE.search(text)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from tqdm import tqdm
-
+from segmenter.base.bars import Bar
 from segmenter.base.terminal import say
 
 Item = TypeVar("Item")
@@ -50,7 +49,7 @@ def in_threads(
     waiting: deque[Future[Result]] = deque()
     rest = iter(items)
     with (
-        tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
+        Bar(total=len(items), desc=description, unit=unit, shown=progress and bool(items)) as bar,
         ThreadPoolExecutor(count) as pool,
     ):
         try:

@@ -13,8 +13,8 @@ from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.config.sampling import Method
@@ -102,7 +102,7 @@ def diagnose(
         forecast=_forecast(outlook, batches),
         plans=[
             _compared(recipe, dataset, index, holds_NK, outlook.classes, batch)
-            for batch in tqdm(batches, desc="plans", unit="plan", disable=not progress)
+            for batch in Bar(batches, desc="plans", unit="plan", shown=progress)
         ],
         limit=limits,
         run=ran,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import ScoreError, SegmenterError, plain
-from segmenter.base.terminal import aligned, no_bar
+from segmenter.base.terminal import aligned
 from segmenter.evaluation.bootstrap import INTERVAL, LEAST, forget_blocks, miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protocol, Scores, percent
@@ -151,7 +151,7 @@ def count_further(outcome: Outcome, scoring: Scoring) -> None:
         return
     total, each = sum(job.part.size.pixels for job, _ in outcome.each), outcome.each
     outcome.each = []
-    with tqdm(total=total, desc="further scores", unit="pixel", unit_scale=True, disable=no_bar()) as bar:
+    with Bar(total=total, desc="further scores", unit="pixel", unit_scale=True) as bar:
         for job, tallies in each:
             try:
                 tallies.further = request.tallies(names)

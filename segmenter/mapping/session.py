@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from segmenter.base.bars import Bar
 from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
-from segmenter.base.terminal import no_bar, say, warn
+from segmenter.base.terminal import say, warn
 from segmenter.grid.geometry import Window
 from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
@@ -210,7 +209,7 @@ def _read_headers(call: Call, images: Images) -> tuple[list[MapJob], list[Segmen
     sampled = sampled_of(images.inputs.files)
     fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
     plans = plan_maps(call, each, fit)
-    for _, plan in tqdm(plans, "headers", count, unit="file", disable=no_bar(count < _MANY_FILES or None)):
+    for _, plan in Bar(plans, desc="headers", total=count, unit="file", shown=count >= _MANY_FILES):
         if isinstance(plan, MapJob):
             jobs.append(plan)
         elif plan is None:
@@ -301,7 +300,7 @@ def _sort(
         damaged = f"{folder_state.journal.damaged} damaged lines are left out of account"
         say(f"{plain(str(folder_state.journal.path))}: {damaged}")
     few = len(jobs) < _MANY_FILES and _pixels(jobs) < _MANY_PIXELS
-    for job in tqdm(jobs, "finished maps", unit="file", disable=no_bar(few or None)):
+    for job in Bar(jobs, desc="finished maps", unit="file", shown=not few):
         try:
             reason = folder_state.unfinished(job)
         except SegmenterError as error:
@@ -329,7 +328,7 @@ def _write(
     quiet_libtiff()
     remove_leftovers(call.request.output)
     start, pixels = time.perf_counter(), finished + _pixels(waiting)
-    with tqdm(total=pixels, initial=finished, unit="pixel", unit_scale=True, disable=no_bar()) as bar:
+    with Bar(total=pixels, initial=finished, desc="maps", unit="pixel", unit_scale=True) as bar:
         outcome = write_maps(call, waiting, tiling, compute, folder_state, bar)
     outcome.removed, outcome.seconds = folder_state.removed, time.perf_counter() - start
     return outcome

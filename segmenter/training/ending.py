@@ -82,9 +82,9 @@ def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
     try:
         trainer.train()
     except StoppedError as stopped:
-        say(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
         if chief:
             leave_report(path)
+        say(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
         return outcome("stopped", stopped.exit_code)
     except OutputError as error:
         if not path.is_dir():

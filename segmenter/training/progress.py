@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from segmenter.base.bars import clock, time_left
 from segmenter.base.errors import TrainingError, counted
+from segmenter.evaluation.scores import percent
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 
@@ -33,8 +35,8 @@ DIVERGED = (
 
 _TIMED_STEPS = 8
 """Steps behind the first, which compiles, from which the time of a training is estimated."""
-_WORTH_SAYING = 60.0
-"""Seconds; a shorter training needs no estimate."""
+_EVERY = 60.0
+"""Seconds between two lines where there is no bar; besides, each epoch has one."""
 
 _CALLS_BEFORE = 2
 """The first call compiles, the second fills queues."""
@@ -48,23 +50,29 @@ class TimeLeft:
 
     Attributes:
         validate_every: epochs between validations; 0: none.
+        miou: mIoU of the last validation; NaN before the first.
     """
 
     steps: int
     epochs: int
     validate_every: int
+    miou: float = math.nan
     _step_s: float = math.nan
     _first: tuple[int, float] | None = None
     _validated_s: float = 0.0
+    _validation_s: float = 0.0
     _said_validation: bool = False
+    _told: float = field(default_factory=lambda: time.perf_counter())
 
     def stepped(self, done: int) -> None:
         """Record that `done` steps of the training are done."""
         now = time.perf_counter() - self._validated_s
         self._first = self._first or (done, now)
         before, then = self._first
-        if math.isnan(self._step_s) and done - before >= _TIMED_STEPS:
-            self._step_s = (now - then) / (done - before)
+        if done - before < _TIMED_STEPS:
+            return
+        said, self._step_s = not math.isnan(self._step_s), (now - then) / (done - before)
+        if not said:
             count = self._validations(done)
             on_top = f", and the time of {counted(count, 'validation')}" if count else ""
             self._say((self.steps - done) * self._step_s, f"{self._what(done)}{on_top}")
@@ -76,9 +84,10 @@ class TimeLeft:
         yield
         seconds, count = time.perf_counter() - started, self._validations(done)
         self._validated_s += seconds
-        if not (self._said_validation or math.isnan(self._step_s)):
+        self._validation_s = seconds
+        if not (self._said_validation or math.isnan(self._step_s) or done >= self.steps):
             self._said_validation = True
-            what = f"{self._what(done)}, and {counted(count, 'validation')} at {_clock(seconds)}"
+            what = f"{self._what(done)}, and {counted(count, 'validation')} at {clock(seconds)}"
             self._say((self.steps - done) * self._step_s + count * seconds, what)
 
     def _what(self, done: int) -> str:
@@ -89,17 +98,23 @@ class TimeLeft:
         return self.validate_every and -(-self.epochs // self.validate_every) - epochs // self.validate_every
 
     def _say(self, seconds: float, what: str) -> None:
-        if seconds >= _WORTH_SAYING:
-            tqdm.write(f"about {_clock(seconds)} left: {what}")
+        tqdm.write(f"about {time_left(seconds)}: {what}")
 
+    def left(self, done: int) -> str:
+        """Return the time left after `done` steps, with the hour of the end; empty if unknown or none."""
+        if math.isnan(self._step_s) or done >= self.steps:
+            return ""
+        seconds = (self.steps - done) * self._step_s + self._validations(done) * self._validation_s
+        return time_left(seconds)
 
-def _clock(seconds: float) -> str:
-    """Return a duration as text, such as 2 h 10 min."""
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    minutes = round(seconds / 60)
-    hours = f"{minutes // 60} h " if minutes >= 60 else ""
-    return f"{hours}{minutes % 60} min"
+    def due(self) -> bool:
+        """Return whether a minute has passed since the last line."""
+        return time.perf_counter() - self._told >= _EVERY
+
+    def tell(self, line: str) -> None:
+        """Print a line of progress."""
+        self._told = time.perf_counter()
+        tqdm.write(line)
 
 
 @dataclass
@@ -136,6 +151,7 @@ class Meter:
     skipped_steps: int = 0
     _pending: tuple[int, Any, float] | None = None
     _last: int = 0
+    _loss: float = math.nan
     _losses: list[float] = field(default_factory=list)
     _held: list[NDArray[Any]] = field(default_factory=list)
     _not_finite: int = 0
@@ -185,6 +201,8 @@ class Meter:
         self._show(losses, held)
         if self.time_left is not None:
             self.time_left.stepped(self._last)
+            if self.bar.disable and self.time_left.due():
+                self.time_left.tell(self.line())
 
     def close(self) -> None:
         """Read and log all remaining results."""
@@ -233,6 +251,7 @@ class Meter:
 
     def _show(self, losses: NDArray[Any], held: NDArray[Any]) -> None:
         classes = f"{np.count_nonzero(held[-1, 0])}/{held.shape[2]}"
+        self._loss = float(np.mean(losses))
         shown = {"loss": f"{losses[-1]:.3f}", "images/s": f"{self._rate():.0f}", "classes": classes}
         if self.short_steps:
             shown["short"] = str(self.short_steps)
@@ -248,6 +267,18 @@ class Meter:
     def _rate(self) -> float:
         """Return the tiles a second since the end of the first call."""
         return self.plan.rows_SB.shape[1] * self._timed / self._seconds() if self._timed else 0.0
+
+    def line(self) -> str:
+        """Return a line on the training so far, for where there is no bar."""
+        assert self.time_left is not None, "a training has one"
+        miou, left = self.time_left.miou, self.time_left.left(self._last)
+        parts = [
+            f"loss {self._loss:.3g}",
+            *([] if math.isnan(miou) else [f"mIoU {percent(miou)}"]),
+            *([f"{self._rate():.1f} images/s"] if self._timed else []),
+            *([left] if left else []),
+        ]
+        return f"epoch {self.epoch} of {self.time_left.epochs}, step {self._last}: {', '.join(parts)}"
 
     def throughput(self) -> str:
         """Return a line on the epoch so far: tiles a second, share of time waiting for data, skips."""

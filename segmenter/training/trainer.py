@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch, told_while
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
@@ -36,6 +37,7 @@ from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Pr
 from segmenter.training.stopping import StoppedError, stop_signal
 from segmenter.training.validation import (
     Examples,
+    leave_page,
     show_best,
     validate,
     validate_together,
@@ -121,6 +123,7 @@ class Trainer:
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else None
         self._called, self._drawn = False, DrawCounts()
+        self._now: Meter | None = None
         every = recipe.training.validate_every * bool(self.dataset.of("validation"))
         self._time_left = TimeLeft(self.steps, recipe.training.epochs, every)
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile and chief else None)
@@ -173,8 +176,11 @@ class Trainer:
             StoppedError: a signal came; the checkpoint of the last complete step is written.
         """
         epochs = self.run.recipe.training.epochs
-        done, quiet = self.position.done, not self._workers.chief
-        with stop_signal() as heard, tqdm(total=self.steps, initial=done, unit="step", disable=quiet) as bar:
+        done, chief = self.position.done, self._workers.chief
+        with (
+            stop_signal() as heard,
+            Bar(total=self.steps, initial=done, unit="step", shown=chief, lines=False) as bar,
+        ):
             stop = Stop(self.devices, heard)
             while self.position.epoch < epochs and not self.ended_early:
                 try:
@@ -191,6 +197,10 @@ class Trainer:
                 ):
                     with self._time_left.validating(self.position.done):
                         self._validate(bar, stop)
+                    if self._workers.chief and not last:
+                        leave_page(self.run.path)
+                if bar.disable and self._now is not None:
+                    self._time_left.tell(self._now.line())
                 self.save()
                 if stop and not last and not self.ended_early:
                     raise StoppedError(stop.signal)
@@ -284,7 +294,7 @@ class Trainer:
 
     def _meter(self, rows: Plan, bar: Any) -> Meter:
         recipe = self.run.recipe
-        return Meter(
+        self._now = Meter(
             rows,
             tuple(self.run.classes.names),
             self.position.epoch + 1,
@@ -300,6 +310,7 @@ class Trainer:
             scaled=recipe.training.loss_scaled,
             time_left=self._time_left,
         )
+        return self._now
 
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
         """Yield the stacks of batches; raise a file's error itself, not TensorFlow's wrapper of it."""
@@ -333,6 +344,7 @@ class Trainer:
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by
         score = score_of(scores, name)
+        self._time_left.miou = scores.miou
         if not score > self.position.best_score:  # also where it is not a number
             missed = self.position.without_gain + 1
             self.position = self.position._replace(without_gain=missed)

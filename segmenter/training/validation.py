@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
@@ -27,6 +29,7 @@ from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.runs.records import SIDE, ShownWindow, as_base64, save_windows
+from segmenter.runs.report.sections import write_report
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import SUMMARY, keep_as_best
@@ -219,6 +222,12 @@ def show_best(
         scenes=len(examples.scenes),
         of_scenes=len(dataset.of("validation")),
     )
+
+
+def leave_page(run: Path) -> None:
+    """Write the report so far, for whoever looks during the training or after a kill."""
+    with contextlib.suppress(SegmenterError):  # the end of the training says why there is none
+        write_report(run)
 
 
 @dataclass(eq=False)

@@ -49,7 +49,9 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
     counts = np.full((steps * BATCH, len(classes)), 80)
     where = np.zeros(steps * BATCH, np.int32)
     index = TileIndex((), where, where, where, counts.sum(axis=1), counts, Size(SIDE, SIDE), 0)
-    used: Any = tuple(SimpleNamespace(name=f"CPU:{i}", model="a processor") for i in range(replicas))
+    used: Any = tuple(
+        SimpleNamespace(name=f"CPU:{i}", model="a processor", card=None) for i in range(replicas)
+    )
     devices = Devices(strategy_of(replicas), used)
     feed = Feed(OneBatch(len(classes)), BATCH)  # type: ignore[arg-type]
     return Trainer(run, index, feed, devices, Dataset("made", folder, (), classes))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,20 +30,6 @@ from tests.helpers import made_folders as made
 from tests.helpers.made_training import made as made_recipe
 from tests.helpers.made_training import records, script, train
 from tests.helpers.refusals import refused
-
-
-@pytest.fixture
-def data(
-    tensorflow: ModuleType, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A folder `town` beside the current folder's recipe, relative to it."""
-    monkeypatch.chdir(tmp_path)
-    for i in range(4):
-        made.save(tmp_path / f"town/im/s{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
-        made.save(
-            tmp_path / f"town/gt/s{i}.tif", made.label([0, 1, 4], shift=i), **made.place(i * made.SIZE[1])
-        )
-    return Path("town")
 
 
 def test_recipe_and_page_are_written_and_the_recipe_is_an_ordinary_one(data: Path, capsys: Any) -> None:

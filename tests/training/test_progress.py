@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from matplotlib.image import imread
 from tqdm import tqdm
 
+from segmenter.base.bars import clock
 from segmenter.base.errors import TrainingError, WorkerError
 from segmenter.config.reading import recipe_from
 from segmenter.devices.machines.cluster import Cluster
@@ -55,6 +57,7 @@ def meter_of(coverage: str, rows: Plan) -> tuple[Any, list[dict[str, Any]], dict
     lines: list[dict[str, Any]] = []
     shown: dict[str, str] = {}
     bar = SimpleNamespace(
+        disable=False,
         set_description=lambda *_, **__: None,
         set_postfix=lambda values, **_: shown.update(values),
         update=lambda _: None,
@@ -225,6 +228,28 @@ def test_the_time_that_is_left_is_said_once_before_and_once_after_a_validation(
         units = {"h": 3600, "min": 60, "s": 1}
         shown = sum(float(n) * units[unit] for n, unit in zip(parts[::2], parts[1::2], strict=True))
         assert abs(shown - seconds) <= 30
+
+
+def test_without_a_bar_a_line_says_epoch_loss_score_speed_and_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps of 5 s after a first call of 20 s; a line each minute, however long the epoch."""
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr("segmenter.training.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("segmenter.training.progress.tqdm.write", said.append)
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.bar.disable, meter.time_left = True, TimeLeft(100, 50, 0, miou=0.412)
+    for step in range(1, 41):
+        now[0] += 20 if step == 1 else 5
+        meter.push(step, results([1.21], [WHOLE]), 0.0)
+    meter.close()
+    lines = [line for line in said if line.startswith("epoch 1 of 50, step ")]
+    assert len(lines) == 3  # of 215 s
+    steps = [int(line.partition("step ")[2].partition(":")[0]) for line in lines]
+    assert "left" not in lines[0]  # eight steps behind the first are timed
+    for step, line in zip(steps[1:], lines[1:], strict=True):
+        told = re.escape(f"{clock(5 * (100 - step))} left")
+        assert re.search(rf": loss 1\.21, mIoU 41\.20, 1\.\d images/s, {told} \(\d\d:\d\d\)$", line)
 
 
 def confused(classes: ClassMap) -> ConfusionMatrix:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.base.errors import SegmenterError
+from segmenter.config.recipe import LossConfig, ModelConfig, Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices
 
 from .bench import BANDS, CLASSES, Bench, unequal_copies
@@ -15,6 +16,8 @@ from .figures import Figure
 
 BETWEEN = (0.75, 1.33)
 """Formula over measured that is good enough to choose a batch by."""
+_MOST_SECONDS, _CALLS = 10.0, 8
+"""Seconds after which no further single step is timed, and single steps at the most."""
 
 
 def rate_name(replicas: int, xla: bool) -> str:
@@ -115,6 +118,32 @@ def timed(parts: Any, stack: Any, calls: int) -> tuple[float, float]:
             for gpu in tf.config.list_logical_devices("GPU"):
                 tf.config.experimental.reset_memory_stats(gpu.name.removeprefix("/device:"))
     return calls * count * images / (ends[-1] - ends[1]), ends[0]
+
+
+def seconds_of_step(recipe: Recipe) -> float:
+    """Time single steps of a recipe's training on made tiles, for some ten seconds; return the mean of one.
+
+    Raises:
+        SegmenterError: they do not run here, as where other work fills a card.
+    """
+    import tensorflow as tf
+
+    from segmenter.devices.strategy import make_devices
+    from segmenter.training.step import make_steps
+
+    devices, one, training = make_devices(recipe.distribution), tf.constant(1), recipe.training
+    steps = make_steps(step_parts(devices, recipe.model, recipe.loss, training))
+    stack = made_stack(devices, training.steps_per_call, training.global_batch, recipe.tiles.size)
+    begun = time.perf_counter()
+    try:
+        float(steps(stack, one)[0][0])  # compiles
+        started, calls = time.perf_counter(), 0
+        while calls == 0 or (calls < _CALLS and time.perf_counter() - begun < _MOST_SECONDS):
+            float(steps(stack, one)[0][0])
+            calls += 1
+    except tf.errors.OpError as error:
+        raise SegmenterError(f"a training step does not run here: {error.message.splitlines()[0]}") from None
+    return (time.perf_counter() - started) / calls
 
 
 def step_parts(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:

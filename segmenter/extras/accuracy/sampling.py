@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import shapely
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, counted
 from segmenter.base.files import check_writable, folder_aside
-from segmenter.base.terminal import aligned, no_bar
+from segmenter.base.terminal import aligned
 from segmenter.evaluation.drawing import save_pixels
 from segmenter.evaluation.figures import stretched
 from segmenter.extras.accuracy.covers import (
@@ -190,7 +190,7 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
     raster_N = sampled.pixels.raster
     infos = {number: sampled.infos[number] for number in np.unique(raster_N).tolist()}
     files = {number: beside(images, info.path, _ENDINGS) for number, info in infos.items()}
-    with folder_aside(folder) as aside, tqdm(total=len(raster_N), unit="chip", disable=no_bar()) as bar:
+    with folder_aside(folder) as aside, Bar(total=len(raster_N), unit="chip", desc="chips") as bar:
         chips = aside / "chips"
         chips.mkdir()
         for number, file in files.items():
@@ -238,12 +238,8 @@ def sample(request: SampleRequest) -> list[str]:
     check_writable(output)
     quiet_gdal()
     frame = _frame(maps_in(request.maps), request)
-    with tqdm(
-        total=2 * sum(info.size.pixels for info in frame.infos),
-        unit="px",
-        unit_scale=True,
-        disable=no_bar(),
-    ) as bar:
+    pixels = 2 * sum(info.size.pixels for info in frame.infos)
+    with Bar(total=pixels, desc="maps", unit="px", unit_scale=True) as bar:
         return _sample(frame, request, bar)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import ClusterError, SegmenterError, plain
 from segmenter.base.threads import Spread, in_threads
 from segmenter.extras.dask.connect import connected
@@ -59,7 +60,7 @@ def on_workers(pool: Pool, root: Path) -> Spread:
         at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, places))))
         lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
         with (
-            tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
+            Bar(total=len(items), desc=description, unit=unit, shown=progress and bool(items)) as bar,
             contextlib.closing(pool.in_order(_lot(work, root), lots, alone=False)) as results,
         ):
             try:

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError
-from segmenter.base.terminal import no_bar
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
@@ -258,7 +257,7 @@ def judged(judges: Sequence[Judge], side: int) -> Iterator[Judged]:
         RasterError, LabelError: a scene cannot be read; none is skipped.
     """
     total = sum(len(judge.scenes) for judge in judges)
-    with tqdm(total=total, unit="scene", desc="labels", disable=no_bar()) as bar:
+    with Bar(total=total, unit="scene", desc="labels") as bar:
         for judge in judges:
             predict = load_predictor(judge.run, WANTED)
             jobs = (LabelledJob(judge, scene) for scene in judge.scenes)

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.files import shortest_ends
-from segmenter.base.terminal import no_bar, warn
+from segmenter.base.terminal import warn
 from segmenter.extras.review.held_out import tiling_of
 from segmenter.extras.review.places import Place
 from segmenter.grid.geometry import Size, Window
@@ -230,7 +230,7 @@ def spots(
     paths = find_inputs(images).files
     predict = Committee.of(runs)
     found: list[Spot] = []
-    with tqdm(total=len(paths), unit="image", desc="images", disable=no_bar()) as bar:
+    with Bar(total=len(paths), unit="image", desc="images") as bar:
         jobs = (
             _ImageJob(run, path, name, side, insist)
             for path, name in zip(paths, shortest_ends(paths), strict=True)

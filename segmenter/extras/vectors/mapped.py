@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -15,7 +14,7 @@ from segmenter.base.files import caches, real
 from segmenter.base.invocation import installation
 from segmenter.base.options import option
 from segmenter.base.sealed import digest
-from segmenter.base.terminal import no_bar, say, warn
+from segmenter.base.terminal import say, warn
 from segmenter.extras.vectors.options import OUTPUTS, PolygonOptions
 from segmenter.mapping.finisher import Finisher
 
@@ -135,7 +134,7 @@ class PolygonFile(Finisher):
                 [job.output for job in jobs],
                 self._path,
                 self.polygons,
-                progress=sys.stderr.isatty() and not no_bar(),
+                progress=True,
             )
             self._note(journal, made_of, file_facts(self._path))
         except SegmenterError as error:

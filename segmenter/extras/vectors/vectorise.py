@@ -25,8 +25,8 @@ import shapely
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from tqdm import tqdm
 
+from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import shortest_ends
 from segmenter.extras.vectors.options import PolygonOptions
@@ -442,7 +442,7 @@ def _one(
     with WrittenMap(path) as one:
         passes = 2 if options.min_area else 1
         total = one.info.size.pixels * passes
-        with tqdm(total=total, desc=path.name, unit="px", unit_scale=True, disable=not progress) as bar:
+        with Bar(total=total, desc=path.name, unit="px", unit_scale=True, shown=progress) as bar:
             classes = _classes(one, options, bar)
             waiting: list[Polygons] = []
             count = held = 0

@@ -200,7 +200,8 @@ class Story:
             return f"finished, {epochs} epoch{'s' * (epochs != 1)}"
         if at.ended_early(self.run.recipe.training):
             return f"ended early, after {at.epoch} of {epochs} epochs"
-        return f"stands at step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
+        where = f"stands at step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
+        return f"{where}; its command with --resume goes on"
 
 
 def read_story(path: Path, maps: Path | None = None) -> Story:

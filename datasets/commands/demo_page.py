@@ -1,0 +1,88 @@
+"""Page of the demo: coverage, scores, pictures of scenes that training never saw, the next commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from segmenter.base.invocation import COMMAND
+from segmenter.evaluation.drawing import hex_colour
+from segmenter.evaluation.figures import coloured
+from segmenter.grid.geometry import Window
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.pages.page import html_page
+from segmenter.pages.parts import (
+    Head,
+    Named,
+    Paragraph,
+    PictureRow,
+    Pictures,
+    Points,
+    Section,
+    Table,
+    percent,
+)
+from segmenter.raster import LabelRaster, open_raster, read_label
+from segmenter.runs.report.pictures import picture
+from segmenter.runs.run import load_run
+
+from .. import load_dataset
+from .demo_facts import ABOUT, HEAD, RARE, Facts, next_commands
+
+_WRONG = np.array((214, 39, 40), np.uint8)
+
+
+def demo_page(folder: Path, facts: Facts) -> str:
+    """Return the page as HTML.
+
+    Raises:
+        SegmenterError: a package of the extra `report` is not installed.
+    """
+    run = load_run(folder / "run")
+    dataset = load_dataset(run.recipe)
+    legend = [Named(each.name, hex_colour(each.colour)) for each in run.classes.classes]
+    rows = [_row(scene, folder, dataset) for scene in dataset.of("test")]
+    table = Table("Coverage and scores", HEAD, facts.rows())
+    sections = [
+        Section(
+            "coverage", "What did the batches hold, and what came of it?", [table, *map(Paragraph, ABOUT)]
+        ),
+        Section("maps", "Where is it right, and where wrong?", [Pictures(rows, legend)]),
+        Section("next", "Your own data: three commands", [Points(next_commands())]),
+    ]
+    lead = (
+        f"{percent(facts.miou)} mIoU on {len(rows)} scenes that training never saw; each of {facts.steps} "
+        f"steps held every class, also {RARE}, which one tile of forty shows."
+    )
+    scenes = {split: str(len(dataset.of(split))) for split in ("train", "validation", "test")}
+    return html_page(Head("The demo", lead, scenes, f"{COMMAND} demo"), sections)
+
+
+def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
+    """Return image, label, map and errors of a scene, with a sentence on each."""
+    assert scene.label is not None, "the demo's scenes have one"
+    with open_raster(scene.image, dataset.bands) as raster:
+        window = Window.of(raster.info.size)
+        image, _ = raster.read(window)
+    with LabelRaster(scene.label, dataset.classes) as label:
+        truth = label.ids(window)
+    mapped = read_label(folder / "maps" / f"{scene.image.stem}.tif")
+    grey = np.repeat(image.mean(axis=2, keepdims=True) / 2 + 127, 3, axis=2).astype(np.uint8)
+    wrong = mapped != truth
+    found = float(1 - wrong[truth == dataset.classes.names.index(RARE)].mean())
+    note = (
+        "Image: what the camera saw. Label: what is there. Map: what the model says. Errors: in red, where "
+        f"the map differs from the label, {percent(float(wrong.mean()))} of the pixels, most of them along "
+        f"borders or where two classes look alike; of the pixels of {RARE} {percent(found)} are "
+        "found."
+    )
+    pictures = [
+        picture("image", image, "jpeg"),
+        picture("label", coloured(truth, dataset.classes), "png"),
+        picture("map", coloured(mapped, dataset.classes), "png"),
+        picture("errors", np.where(wrong[..., None], _WRONG, grey), "png"),
+    ]
+    return PictureRow(
+        f"{scene.name}: {percent(float(1 - wrong.mean()))} of the pixels are right", note, pictures
+    )
