@@ -1,5 +1,6 @@
 """Copies and windows of one picture are found by their pixels under any names; look-alikes are not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def smaller(image: Image, factor: float) -> Image:
     )
 
 
-COPIES = {
+COPIES: dict[str, Callable[[Image], Image]] = {
     "a quarter in common": lambda image: image[113:, 97:],
     "a strip in common": lambda image: image[:, 181:],
     "shifted by odd numbers": lambda image: image[7:263, 11:267],
