@@ -49,11 +49,12 @@ def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
 def smaller(image: Image, factor: float) -> Image:
     width = max(0.0, 0.4 / factor - 0.4)
     smooth = gaussian_filter(image.astype(np.float32), (width, width, 0))
-    return (
+    sized: Image = (
         zoom(smooth, (factor, factor, 1), order=1, grid_mode=True, mode="nearest")
         .clip(0, 255)
         .astype(np.uint8)
     )
+    return sized
 
 
 COPIES: dict[str, Callable[[Image], Image]] = {
