@@ -1,5 +1,6 @@
 """Copies and windows of one picture are found by their pixels under any names; look-alikes are not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,14 +49,15 @@ def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
 def smaller(image: Image, factor: float) -> Image:
     width = max(0.0, 0.4 / factor - 0.4)
     smooth = gaussian_filter(image.astype(np.float32), (width, width, 0))
-    return (
+    sized: Image = (
         zoom(smooth, (factor, factor, 1), order=1, grid_mode=True, mode="nearest")
         .clip(0, 255)
         .astype(np.uint8)
     )
+    return sized
 
 
-COPIES = {
+COPIES: dict[str, Callable[[Image], Image]] = {
     "a quarter in common": lambda image: image[113:, 97:],
     "a strip in common": lambda image: image[:, 181:],
     "shifted by odd numbers": lambda image: image[7:263, 11:267],
