@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import (
+    CheckpointError,
     ClusterError,
     ConfigError,
     DeviceError,
@@ -47,6 +48,7 @@ from segmenter.raster.remote.settings import RemotePath
 if TYPE_CHECKING:
     from segmenter.extras.dask.pool import Pool
     from segmenter.mapping.call import Call
+    from segmenter.runs.ensemble import AnyRun
 
 PIXELS = 1 << 24
 """Pixels that are sent out at once: seconds on a GPU, half a minute on a core; 16 MB of class ids."""
@@ -217,8 +219,7 @@ class StripWork:
         quiet_libtiff()
         try:
             run = joined([load_run(path) for path in self.runs])
-            plain = uncalibrated(run)
-            run = plain if plain.checksum() == self.model else run  # --no-calibration
+            run = run if _is_model(run, self.model) else uncalibrated(run)  # --no-calibration
             if run.checksum() != self.model:
                 raise ClusterError(self.runs[0], "holds another model here than where the call was made")
             return load_predictor(run, self.wanted, self.tta, self.precision)
@@ -230,6 +231,13 @@ class StripWork:
                 remedy="workers read runs and images themselves, under the caller's paths",
                 kind=ClusterError,
             ) from None
+
+
+def _is_model(run: AnyRun, model: str) -> bool:
+    """Return whether a run has this checksum with its calibration, which may be of other weights."""
+    with contextlib.suppress(CheckpointError):
+        return run.checksum() == model
+    return False
 
 
 def _threads() -> int:
