@@ -240,7 +240,7 @@ CANDIDATES = {
     "datasets c": {"check", "coverage"},
     "datasets coverage a.yaml --split ": {"train", "validation", "test"},
     "datasets check a.yaml --js": {"--json"},
-    "gpu --only eq": {"equivalence"},
+    "gpu --only wi": {"window"},
     "train --resum": {"--resume", "--resume-from"},
     "train m": {"mine.yaml", "maps"},
     "train mine.yaml --init-from ma": {"maps"},

@@ -249,7 +249,6 @@ PAIRS = {
         distribution.deterministic=true | training.xla=auto | model.encoder=resnet18 | model.weights=null
         distribution.deterministic=true | model.decoder=fpn
         distribution.deterministic=true | model.decoder=upernet
-        distribution.deterministic=true | loss.lovasz=1
         distribution.deterministic=true | training.precision=mixed_float16
         distribution.deterministic=true --logical-devices 2
         training.xla=true --logical-devices 2

