@@ -12,6 +12,7 @@ import time
 from segmenter.base.bars import clock
 from segmenter.base.errors import SegmenterError, counted
 from segmenter.base.files import caches, write_whole
+from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
 from segmenter.diagnosis.limits import planned
 from segmenter.grid.scenes import Dataset
@@ -69,6 +70,7 @@ def measured(recipe: Recipe) -> float:
     """
     from segmenter.devices.setup import load_tensorflow
 
+    say("timing a step of this training, some 15 seconds; the time is kept for a day", aside=True)
     load_tensorflow(None)
     from ..commands.gpu.step import seconds_of_step
 
