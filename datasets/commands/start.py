@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import aligned, warn, words_aside
+from segmenter.base.terminal import aligned, say, warn, words_aside
 
 from ..start.choice import Choice, nested, recipe_text, shown
 
@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         recipe = given.output or Path(f"{_name(given.data)}.yaml")
         page = given.page or recipe.with_suffix(".html")
+        say(plain(f"looking at {given.data}"), aside=True)
         with ExitStack() as stack:
             if given.explain is None:
                 check_writable(page)

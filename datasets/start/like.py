@@ -90,11 +90,19 @@ def _taken(seen: Sequence[Choice], before: Recipe, path: Path) -> tuple[Choice, 
         for key in listed:
             split[key] = [entry for entry in split[key] if fnmatch.filter(called, entry) or entry in called]
     why = f"as in {path.name}: its scenes keep their parts"
+    left = [choice for choice in seen if choice.key == f"{_SPLIT}leave_out"]
+    unfit = [name for choice in left for name in choice.value]
+    for key in ("validation", "test"):
+        if key in split:
+            split[key] = [entry for entry in split[key] if entry not in unfit]
+    if unfit:  # as files that cannot be read now, or do not fit
+        split["leave_out"] = sorted({*split.get("leave_out", []), *unfit})
     settings = {f"{_SPLIT}{key}": value for key, value in split.items()}
     blocks = settings.pop(f"{_SPLIT}blocks", None) or {}
     settings |= {f"{_SPLIT}blocks.{key}": value for key, value in blocks.items()}
     own = [choice for choice in seen if not choice.key.startswith(_SPLIT)]
-    return (*own, *(Choice(key, value, why) for key, value in settings.items()))
+    whys = {choice.key: choice.reason for choice in left}
+    return (*own, *(Choice(key, value, whys.get(key, why)) for key, value in settings.items()))
 
 
 def _below(root: Path, path: Path) -> str:
