@@ -57,7 +57,7 @@ def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> s
     script, style, template = (
         (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
     )
-    scripts = [_plotly_js(), script]
+    scripts = [*([_plotly_js()] if data["charts"] or data["maps"] else []), script]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (
@@ -66,6 +66,7 @@ def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> s
         .render(
             head=head,
             sections=[section for section in sections if section.blocks],
+            drawn=len(scripts) > 1,
             hashes=Markup(" ".join(f"'sha256-{_sha256(text)}'" for text in scripts)),
             style=Markup(style),
             data=Markup(content),
@@ -92,7 +93,7 @@ def _environment() -> Environment:
 
 
 def _plotly_js() -> str:
-    """Return Plotly's JavaScript from its Python package: the page works offline."""
+    """Return Plotly's JavaScript from its Python package, over 4 MB: the page works offline."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
