@@ -61,8 +61,8 @@ _HEAD = """\
 
 Made by `python -m website.refused`, which runs `train.py` for a few steps with each setting of
 [the recipe](recipe.md), each shipped recipe with its weights, and pairs of settings, without a GPU.
-{trained} of {ran} trainings train; these are refused before they start, each in the line that stands
-here.{missing}
+Settings that do not touch each other share a training. {trained} of {ran} train; these are refused before
+they start, each in the line that stands here.{missing}
 
 | recipe | settings | refused |
 | --- | --- | --- |
