@@ -64,8 +64,8 @@ class _ClusterRecipeOptions(RecipeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class _CheckOptions(_ClusterRecipeOptions):
-    all: bool = option(False, "print every finding and file, not only the first")
-    json: bool = option(False, "print findings as one JSON object on stdout")
+    all: bool = option(False, "print every finding and file (default: the first of each kind)")
+    json: bool = option(False, "print the findings as one JSON object on stdout, all other text on stderr")
 
 
 def _check(given: _CheckOptions) -> int:
@@ -106,15 +106,26 @@ def _audit(given: _CheckOptions) -> tuple[str, dict[str, Any], list[SegmenterErr
 
 @dataclass(frozen=True, kw_only=True)
 class _CoverageOptions(_ClusterRecipeOptions):
-    all: bool = option(False, "also classes, scales, other samplings, what would help")
-    split: Literal["train", "validation", "test"] = option("train", "scenes to diagnose (default: train)")
-    batch: str | None = option(
-        None, "global batch sizes (default: 16,32,64,128 and the recipe's own)", "N,N,…"
+    all: bool = option(False, "print also the classes, scales, other ways of sampling, and what would help")
+    split: Literal["train", "validation", "test"] = option(
+        "train", "scenes to diagnose, by their part in the split (default: train)"
     )
-    run: Path | None = option(None, "a run whose steps to set beside the plan", "DIR")
-    report: Path | None = option(None, "write all of it as one HTML page", "FILE.html")
+    batch: str | None = option(
+        None,
+        "sizes of the global batch to diagnose, in tiles (default: 16,32,64,128 and the recipe's own)",
+        "N,N,…",
+    )
+    run: Path | None = option(
+        None, "run directory of a training whose steps are compared with the plan", "DIR"
+    )
+    report: Path | None = option(
+        None, "HTML page to write with the whole diagnosis (default: none)", "FILE.html"
+    )
     json: Path | None = option(
-        None, "write all of it as JSON; without FILE on stdout", "FILE.json", alone=_STDOUT
+        None,
+        "JSON file to write with the whole diagnosis; without FILE.json it is printed on stdout",
+        "FILE.json",
+        alone=_STDOUT,
     )
 
 
@@ -173,9 +184,9 @@ def _diagnosed(given: _CoverageOptions) -> Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class _AugmentedOptions(RecipeOptions):
-    output: Path = option(..., "the PNG to write", "FILE.png")
-    tiles: int = option(4, "rows (default: 4)", "N", least=1)
-    draws: int = option(3, "of each tile (default: 3)", "N", least=1)
+    output: Path = option(..., "PNG picture to write", "FILE.png")
+    tiles: int = option(4, "number of tiles to draw, each in a row (default: 4)", "N", least=1)
+    draws: int = option(3, "number of random augmentations of each tile (default: 3)", "N", least=1)
 
 
 def _augmented(given: _AugmentedOptions) -> int:
@@ -225,13 +236,21 @@ def _batches(text: str | None, own: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _MakeOptions:
-    kind: Literal["potsdam", "naic2020"] = option(..., "layout of the files", positional=True)
-    folder: Path = option(..., "folder to write to", "DIR", positional=True)
-    scenes: int = option(..., "number of scenes", "N", least=1)
-    seed: int = option(0, "the same seed gives the same files (default: 0)", "S")
-    size: int | None = option(None, "side of a scene (potsdam: 6000, naic2020: 256)", "PX", least=1)
-    round: int | None = option(None, "naic2020: 8 classes (1) or 15 (2)", among=(1, 2))
-    padded_names: bool = option(False, "potsdam: 02_10 instead of 2_10")
+    kind: Literal["potsdam", "naic2020"] = option(
+        ..., "published dataset whose layout of files is made", positional=True
+    )
+    folder: Path = option(..., "folder to write the imagery to", "DIR", positional=True)
+    scenes: int = option(..., "number of scenes to make", "N", least=1)
+    seed: int = option(0, "seed of the imagery; the same seed gives the same files (default: 0)", "S")
+    size: int | None = option(
+        None, "side of a scene in pixels (default: 6000 for potsdam, 256 for naic2020)", "PX", least=1
+    )
+    round: int | None = option(
+        None, "round of the contest, naic2020 only: 1 has 8 classes, 2 has 15 (default: 1)", among=(1, 2)
+    )
+    padded_names: bool = option(
+        False, "write numbers in names with two digits, potsdam only: 02_10 in place of 2_10"
+    )
 
     def __post_init__(self) -> None:
         if self.kind == "potsdam" and self.round is not None:
@@ -256,10 +275,14 @@ def _make(given: _MakeOptions) -> int:
 @dataclass(frozen=True, kw_only=True)
 class _StitchOptions(OverwriteOptions):
     pattern: str = option(
-        ..., "parts, in quotes; row by row in order of names", "PATTERN", positional=True, path=True
+        ...,
+        "glob pattern of the parts, in quotes; sorted by name they fill the scene row by row",
+        "PATTERN",
+        positional=True,
+        path=True,
     )
-    columns: int = option(..., "parts in a row", "N", least=1)
-    output: Path = option(..., "the GeoTIFF to write", "FILE.tif")
+    columns: int = option(..., "number of parts in a row of the scene", "N", least=1)
+    output: Path = option(..., "GeoTIFF to write", "FILE.tif")
 
 
 def _stitch(given: _StitchOptions) -> int:

@@ -25,8 +25,12 @@ _THREADS = "2"
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    folder: Path = option(Path("demo"), "new folder to write (default: demo)", "DIR", positional=True)
-    seed: int = option(1, "of imagery and training (default: 1, which the README speaks of)", "N", least=0)
+    folder: Path = option(
+        Path("demo"), "folder to write, which must not exist (default: demo)", "DIR", positional=True
+    )
+    seed: int = option(
+        1, "seed of the imagery and the training (default: 1, whose result the README states)", "N", least=0
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 class _Place:
     """Options for the places where maps are computed, and written first."""
 
-    work: Path | None = option(None, "folder for maps on the way to s3:// (default: in ~/.cache)", "DIR")
+    work: Path | None = option(
+        None,
+        "local folder that holds maps until they are uploaded to s3:// (default: a folder in ~/.cache)",
+        "DIR",
+    )
     cluster: ClusterOptions | None = None
 
 

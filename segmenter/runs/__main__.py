@@ -26,9 +26,11 @@ from segmenter.runs.scenes import load_scenes, scene_table
 
 @dataclass(frozen=True, kw_only=True)
 class _ReportOptions:
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
-    output: Path | None = option(None, f"to write (default: {REPORT} in the run)", "FILE")
-    maps: Path | None = option(None, "its maps, whose scores it shows", "DIR")
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
+    output: Path | None = option(None, f"report to write (default: {REPORT} in the run directory)", "FILE")
+    maps: Path | None = option(
+        None, "folder of maps made by this run, whose scores the report shows too", "DIR"
+    )
 
 
 def _report(given: _ReportOptions) -> int:
@@ -39,7 +41,11 @@ def _report(given: _ReportOptions) -> int:
 @dataclass(frozen=True, kw_only=True)
 class _CompareOptions:
     runs: tuple[Path, ...] = option(
-        ..., "two run directories or more, or a folder of them", "RUN", positional=True, several=True
+        ...,
+        "run directories to compare, two or more, or a folder of them",
+        "RUN",
+        positional=True,
+        several=True,
     )
 
 
@@ -50,8 +56,8 @@ def _compare(given: _CompareOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _ScenesOptions:
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
-    json: bool = option(False, "print the record of each scene as JSON")
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
+    json: bool = option(False, "print the record of each scene as JSON on stdout")
 
 
 def _scenes(given: _ScenesOptions) -> int:

@@ -28,8 +28,10 @@ from segmenter.raster import quiet_gdal
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(OverwriteOptions):
-    maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
-    output: Path = option(..., "NAME.gpkg or NAME.parquet (GeoParquet)", "FILE")
+    maps: tuple[Path, ...] = option(
+        ..., "class maps to convert: GeoTIFFs, or folders of them", "MAP", positional=True, several=True
+    )
+    output: Path = option(..., "vector file to write: NAME.gpkg, or NAME.parquet for GeoParquet", "FILE")
     polygons: PolygonOptions = field(default_factory=PolygonOptions)
 
 

@@ -37,7 +37,8 @@ class PolygonFile(Finisher):
 
     vectors: Path | None = option(
         None,
-        "also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
+        "also write the maps' polygons to one file, .gpkg or .parquet (GeoParquet), which is never "
+        "uploaded (default: none)",
         metavar="FILE",
         group=OUTPUTS,
     )
