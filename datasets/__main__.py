@@ -186,7 +186,7 @@ def _diagnosed(given: _CoverageOptions) -> Diagnosis:
 class _AugmentedOptions(RecipeOptions):
     output: Path = option(..., "PNG picture to write", "FILE.png")
     tiles: int = option(4, "number of tiles to draw, each in a row (default: 4)", "N", least=1)
-    draws: int = option(3, "number of random augmentations of each tile (default: 3)", "N", least=1)
+    draws: int = option(3, "number of random augmentations drawn of each tile (default: 3)", "N", least=1)
 
 
 def _augmented(given: _AugmentedOptions) -> int:

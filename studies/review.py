@@ -1,6 +1,6 @@
 """Labels spoiled on purpose, and how many of them `segmenter review` shows first.
 
-    python -m datasets make potsdam DATA --scenes 12 --seed 1 --size 768
+    segmenter make potsdam DATA --scenes 12 --seed 1 --size 768
     python -m studies.review spoil DATA OUT       a copy with 2 % of its labelled area spoiled
     python train.py studies/review_made.yaml --set dataset.root=OUT --run RUN
     python -m studies.review measure RUN DATA --seeds 1 2 3 --results FILE.json

@@ -14,11 +14,13 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from datasets.folder import load_folder
-from segmenter.config.datasets import FolderConfig
+from segmenter.config.datasets import DATASET_KINDS, FolderConfig
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.reading import default_recipe, flat_settings, load_recipe
+from segmenter.config.recipe import Recipe
 from segmenter.diagnosis import data
 from segmenter.sampling.forecast import Outlook
 from tests.helpers.messages import messages
@@ -186,6 +188,42 @@ def test_every_key_and_option_is_explained() -> None:
     ]
     assert len(rows) > 250
     assert [row[0] for row in rows if not row[-1]] == []
+
+
+POINTING = {
+    *("also", "as", "at", "beside", "by", "for", "in", "its", "of", "on"),
+    *("than", "that", "their", "to", "what", "when", "where", "which", "whose", "with"),
+}
+"""Openings that point to words before them: an option, a key and a title are read without any."""
+
+
+def _keys(section: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield each key of a section, and of the sections in it, with its text."""
+    for name, field in section.model_fields.items():
+        if field.description:
+            yield f"{section.__name__}.{name}", field.description
+        if inner := reference._section_of(field.annotation):
+            yield from _keys(inner)
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    for line in reference.options_page().splitlines():
+        if line.startswith("|`"):
+            name, text = re.split(r"(?<!\\)\|", line.strip("|"))
+            yield name, text
+
+
+def _titles() -> Iterator[tuple[str, str]]:
+    for page in PAGES[:3] + sorted((ROOT / "docs").glob("*.md")):
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        yield from ((page.name, title) for title in re.findall(r"^#+ (?:\d+\. )?(.*)$", text, re.MULTILINE))
+
+
+def test_options_keys_and_titles_are_phrases_of_their_own() -> None:
+    sections = (Recipe, *DATASET_KINDS.values(), *MODEL_KINDS.values())
+    texts = [*_options(), *_titles(), *(row for section in sections for row in _keys(section))]
+    assert len(texts) > 600
+    assert [row for row in texts if re.split(r"\W", row[1].lower(), maxsplit=1)[0] in POINTING] == []
 
 
 FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}

@@ -61,8 +61,8 @@ class FurtherScores:
 
     shapes: int | None = option(
         None,
-        "also score shapes: Boundary IoU of pixels within PX pixels of another class (3, for example), and "
-        "F1 of objects (default: neither)",
+        "score shapes as well: Boundary IoU of pixels within PX pixels of another class (3, for example), "
+        "and F1 of objects (default: neither)",
         "PX",
         group="scores",
         least=1,

@@ -118,7 +118,7 @@ def _pack(given: _PackOptions) -> int:
 class _UnpackOptions:
     file: Path = option(..., "packed run to read, NAME.run.zip", "FILE", positional=True)
     output: Path | None = option(
-        None, "run directory to write, which must not exist or be empty (default: runs/NAME)", "DIR"
+        None, "run directory to write, which must be new or empty (default: runs/NAME)", "DIR"
     )
 
 

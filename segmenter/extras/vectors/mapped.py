@@ -37,8 +37,8 @@ class PolygonFile(Finisher):
 
     vectors: Path | None = option(
         None,
-        "also write the maps' polygons to one file, .gpkg or .parquet (GeoParquet), which is never "
-        "uploaded (default: none)",
+        "write the maps' polygons to one file, .gpkg or .parquet (GeoParquet), which is never uploaded "
+        "(default: none)",
         metavar="FILE",
         group=OUTPUTS,
     )

@@ -28,7 +28,7 @@ class Quicklook(Finisher):
     """Finisher that writes `STEM.quicklook.png` with each map."""
 
     quicklook: bool = option(
-        False, "also write STEM.quicklook.png, a small picture of the map in its colours", group=OUTPUTS
+        False, "write STEM.quicklook.png too, a small picture of the map in its colours", group=OUTPUTS
     )
 
     def checked(self, call: Call, name: str) -> dict[str, Path]:
@@ -48,7 +48,7 @@ class Pictures(Finisher):
     """Finisher that draws `STEM.view.png` beside each map, at the end."""
 
     pictures: bool = option(
-        False, "also write STEM.view.png, a picture of image, label and map side by side", group=OUTPUTS
+        False, "write STEM.view.png too, a picture of image, label and map side by side", group=OUTPUTS
     )
     reads_maps = True
 

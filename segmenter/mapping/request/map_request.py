@@ -211,11 +211,11 @@ class MapRequest(FurtherScores, Computing):
     redo: bool = option(False, "make all maps anew, also finished ones (default: finished maps are kept)")
     fail_fast: bool = option(False, "stop at the first input that fails (default: go on with the others)")
     confidence: bool = _output_file(
-        False, "also write STEM.confidence.tif, the largest probability × 255 at each pixel"
+        False, "write STEM.confidence.tif too, the largest probability × 255 at each pixel"
     )
     probabilities: Probabilities | None = _output_file(
         None,
-        "also write STEM.probabilities.tif, with the probability of each class in a band; uint8: × 255; "
+        "write STEM.probabilities.tif too, with the probability of each class in a band; uint8: × 255; "
         "float16: as it is",
     )
     cog: bool = _output_file(False, "write maps as cloud-optimised GeoTIFFs, with overviews")
