@@ -75,7 +75,7 @@ def _text(source: Path) -> str:
     except OSError as error:
         raise DatasetError("dataset.files", f"cannot read {source}: {error}") from None
     except UnicodeDecodeError:
-        raise DatasetError("dataset.files", expected=f"a text in UTF-8, {source} is none") from None
+        raise DatasetError("dataset.files", expected=f"UTF-8 text, {source} is not") from None
 
 
 def _asked(root: RemotePath, names: list[str], files: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which labels are wrong, and what to label next: `segmenter review RUN`.
+"""Labels that are probably wrong, and places to label next: `segmenter review RUN`.
 
 Labelled scenes are mapped by runs that did not learn from them: a folder of folds (`train --folds`), or one
 run's validation and test scenes. Places whose labels these maps contradict most come first: `review.csv`,

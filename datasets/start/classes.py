@@ -83,7 +83,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
 
 @dataclass(frozen=True)
 class _Doubt:
-    """What the files cannot tell of the value 0; `likely`: it is rather a class."""
+    """Open question on the value 0, which the files leave; `likely`: it is rather a class."""
 
     text: str
     likely: bool

@@ -1,4 +1,4 @@
-"""Of several kinds of images, or of labels, of the same scenes: those that pixels tell to be none."""
+"""Choice among several kinds of images, or of labels, of the same scenes, by their pixels."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _SAMPLES, _MOST_GROUPS, _PURE = 6, 60, 0.97
 
 @dataclass(frozen=True)
 class Place:
-    """Where the files are.
+    """Location of the files.
 
     Attributes:
         text: `dataset.root` as the user typed it.

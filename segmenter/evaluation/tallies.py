@@ -70,7 +70,7 @@ class FurtherScores:
     )
 
     def tallies(self, names: Sequence[str]) -> list[MapTally]:
-        """Return an empty tally of each score that is asked for, of classes with these names."""
+        """Create an empty tally for each requested score; `names`: those of the classes."""
         asked: list[MapTally] = []
         if self.shapes is not None:
             from segmenter.evaluation.shapes import Shapes  # brings OpenCV and SciPy

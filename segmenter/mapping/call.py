@@ -69,7 +69,7 @@ class Windows(Protocol):
     """Place where the windows of rasters are computed."""
 
     def ready(self) -> contextlib.AbstractContextManager[object]:
-        """Have the computing workers ready in a block; planning inside it counts their devices."""
+        """Return a block in which the workers run; plan inside it, as only then their devices are known."""
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
         """Return the tiling for each computing process, given that for one process."""

@@ -21,7 +21,7 @@ class GlobalLayerError(ValueError):
 
 @dataclass(frozen=True)
 class Extent:
-    """Pixels of a tensor along an axis: N / scale + offset, for N image pixels, a multiple of the stride."""
+    """Length of a tensor's axis, given the image's length N, a multiple of the stride: N / scale + offset."""
 
     scale: Fraction = Fraction(1)
     offset: int = 0

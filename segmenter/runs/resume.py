@@ -187,10 +187,10 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
     felt += ["dropout's masks"] if model.dropout or getattr(model, "drop_path", 0) else []
     if micro_batches > 1 and felt:
         return (
-            f"what follows is another training, which differs in more than rounding: each of the "
+            f"the rest of the training will differ in more than rounding: each of the "
             f"{micro_batches} micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
         )
-    return "what follows is the same but for rounding"
+    return "the rest of the training will be the same but for rounding"
 
 
 def facts_array(

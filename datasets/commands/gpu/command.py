@@ -1,4 +1,4 @@
-"""What these GPUs do, asked in order of value within ten minutes: same bits, speed, training, maps.
+"""Questions to these GPUs, in order of value, within ten minutes: same bits, speed, training, maps.
 
 Each question is a process with a bound in time. Each answer is printed and kept as soon as it is known: the
 same command goes on with what is not answered. Exit code 0: all is shown; 1: a law does not hold; 3:

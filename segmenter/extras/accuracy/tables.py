@@ -195,9 +195,9 @@ def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
         if there[name] > count:
             raise DatasetError(
                 f"{path}: stratum {shortened(name, 60)}",
-                expected=f"the {count} points that were drawn",
+                expected=f"the {count} points drawn in it",
                 got=there[name],
-                remedy="remove those that were added",
+                remedy="remove points that were added",
             )
     return sum(drawn.values()) - sum(there[name] for name in drawn)
 

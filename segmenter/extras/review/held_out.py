@@ -169,7 +169,7 @@ class Judge:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A scene with the counts of its cells."""
+    """A labelled scene with the pixels of each of its cells, by class of the label and of the map."""
 
     judge: Judge
     scene: Scene

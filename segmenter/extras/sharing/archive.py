@@ -451,7 +451,7 @@ def _folder_name(manifest: Manifest, file: Path) -> str:
     name = manifest.name
     if "/" in name or name.startswith(".") or unsafe(name) is not None:
         raise SegmenterError(
-            file, f"its run is called {name!a}, which names no folder", remedy="say one with --output"
+            file, f"its run name {name!a} cannot be a folder name", remedy="name a folder with --output"
         )
     return name
 
