@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from datasets.commands.tools import TOOLS, module_of
+
 ROOT = Path(__file__).parents[1]
+COMMANDS = ROOT / "datasets" / "commands"
 FOLDERS = ("segmenter", "datasets", "benchmarks", "fuzz", "tests")
 SCRIPTS = ("train.py", "predict.py")
 
@@ -159,8 +162,8 @@ def room_of(module: str) -> str:
         return "commands" if parts[0] == "commands" else top
     if not rest:
         return "face"
-    if rest in ("runs.__main__", "devices.__main__", "api") or parts[0] == "api":
-        return "api" if parts[0] == "api" else "commands"
+    if parts[0] == "api":
+        return "api"
     if parts[0] == "extras":
         return ".".join(parts[:2])
     rooms = (".".join(parts[:length]) for length in (2, 1))
@@ -208,6 +211,51 @@ def _absolute_imports(tree: ast.AST) -> set[str]:
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
     return {name.split(".")[0] for name in names}
+
+
+OLD_CALLS = {
+    "datasets.__main__",
+    *("segmenter.runs.__main__", "segmenter.devices.__main__", "segmenter.model.pretrained.convert"),
+    *(f"segmenter.extras.{name}.__main__" for name in ("accuracy", "export", "vectors")),
+}
+"""Modules that are started as those of before, and hand on to `segmenter TOOL` by name; for one release."""
+
+
+def _is_started(tree: ast.Module) -> bool:
+    """Whether a module asks for `__name__ == "__main__"`."""
+    return any(isinstance(node, ast.If) and "'__main__'" in ast.dump(node.test) for node in tree.body)
+
+
+def test_all_commands_are_in_one_folder() -> None:
+    """Only they read a command line, and nothing below knows them; the old calls find them by name."""
+    readers = {
+        name for name in OURS if any(f"base.options.{f}" in other for other in _imported(name) for f in READS)
+    }
+    assert {name for name in readers if room_of(name) != "commands"} == set()
+    started = {name for name in OURS if _is_started(_trees()[name]) and room_of(name) != "commands"}
+    assert started == OLD_CALLS
+    assert {name: len(_trees()[name].body) for name in OLD_CALLS if len(_trees()[name].body) > 7} == {}
+    above = {
+        f"{name} imports {other}"
+        for name in OURS
+        for other in _ours(name, types=True)
+        if room_of(other) == "commands" and room_of(name) != "commands"
+    }
+    assert above == {
+        "datasets.__main__ imports datasets.commands",
+        "datasets.start.timing imports datasets.commands.gpu.step",
+    }
+
+
+READS = ("add_options", "add_commands", "parsed", "parsed_command")
+"""Functions of `base.options` that make a parser and read with it."""
+
+
+def test_each_tool_is_a_module_of_its_name() -> None:
+    found = {name: module_of(name) for name in TOOLS}
+    assert [name for name, module in found.items() if not hasattr(module, "_parser")] == []
+    assert [name for name, module in found.items() if module.main.__module__ != module.__name__] == []
+    assert {name.replace("-", "_") for name in TOOLS} <= {path.stem for path in COMMANDS.iterdir()}
 
 
 def test_every_module_is_in_a_room() -> None:
@@ -304,8 +352,9 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
     [
         (["train.py"], "--resume"),
         (["predict.py"], "{scene}"),
-        (["-m", "datasets"], "stitch"),
+        (["-m", "datasets", "stitch"], "--columns"),
         (["-m", "segmenter.devices"], "--logical-devices"),
+        (["-c", "import sys; from datasets.commands import main; main(['runs', *sys.argv[1:]])"], "unpack"),
         (["-c", "import sys; from datasets.commands import main; main(sys.argv[1:])"], "convert-weights"),
         (["-m", "segmenter.extras.export"], "--profile"),
     ],

@@ -1,6 +1,6 @@
 """Demands of a recipe on its dataset, checked before scenes are read completely.
 
-A training stops at the first unmet demand; `datasets check` reports all, including those on pixels.
+A training stops at the first unmet demand; `segmenter check` reports all, including those on pixels.
 """
 
 from __future__ import annotations

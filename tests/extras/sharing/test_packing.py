@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.runs import main
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
 from segmenter.base.files import FileLock, folder_aside, remove_killed, written_whole
 from segmenter.base.sealed import sealed
@@ -24,7 +25,6 @@ from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.extras.sharing.archive import pack_run, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import ClassMap
-from segmenter.runs.__main__ import main
 from segmenter.runs.checkpoints import learned_weights
 from segmenter.runs.records import CALIBRATION, save_calibration
 from segmenter.runs.report.run_record import read_story
