@@ -16,6 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from datasets.commands.tools import TOOLS
 from datasets.folder import load_folder
 from segmenter.config.datasets import DATASET_KINDS, FolderConfig
 from segmenter.config.models import MODEL_KINDS
@@ -207,10 +208,41 @@ def _keys(section: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 
 def _options() -> Iterator[tuple[str, str]]:
+    yield from TOOLS.items()
+    yield from re.findall(r"^\*\*(\w+)\*\*: (.*)$", reference.options_page(), re.MULTILINE)
     for line in reference.options_page().splitlines():
         if line.startswith("|`"):
             name, text = re.split(r"(?<!\\)\|", line.strip("|"))
             yield name, text
+
+
+TEXTS = {".py", ".md", ".yaml", ".toml", ".ipynb"}
+
+
+def test_tools_have_one_spelling() -> None:
+    """Old spellings stand only in the changelog, and in the modules that lead from them to the tools."""
+    old = re.compile(r"python -m (?:datasets|segmenter)\b|segmenter (?:datasets|vectorise)\b|`vectorise`")
+    folders = (
+        "benchmarks",
+        "configs",
+        "datasets",
+        "docs",
+        "fuzz",
+        "segmenter",
+        "studies",
+        "tests",
+        "website",
+    )
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in TEXTS]
+    paths += [
+        path for path in ROOT.iterdir() if path.suffix in TEXTS or path.name in ("Makefile", "Dockerfile")
+    ]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    del texts["CHANGELOG.md"]
+    found = {
+        name for name, text in texts.items() if old.search(text) and not text.startswith('"""Old spelling')
+    }
+    assert found == {"datasets/commands/tools.py", "tests/test_documents.py"}
 
 
 def _titles() -> Iterator[tuple[str, str]]:

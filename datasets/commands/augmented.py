@@ -38,5 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "configs/mine.yaml --output tiles.png": "four tiles, each with three augmentations",
+    "configs/mine.yaml --output tiles.png --tiles 8 --draws 5": "more tiles and more augmentations",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("augmented", __doc__, _Options)
+    return tool_parser("augmented", __doc__, _Options, calls=_CALLS)

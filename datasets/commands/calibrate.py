@@ -52,8 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "runs/mine": "write calibration.json into the run",
+    "runs/mine --root /data/mine": "with the images and labels in a new place",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("calibrate", __doc__, _Options)
+    return tool_parser("calibrate", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

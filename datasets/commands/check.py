@@ -61,5 +61,11 @@ def _audit(given: _Options) -> tuple[str, dict[str, Any], list[SegmenterError]]:
     return report.text(everything=given.all, fits=not unmet), report.to_dict(), unmet
 
 
+_CALLS = {
+    "configs/mine.yaml": "check every file, label value and leak between splits",
+    "configs/mine.yaml --all": "print every finding",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("check", __doc__, _Options)
+    return tool_parser("check", __doc__, _Options, calls=_CALLS)

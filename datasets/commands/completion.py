@@ -38,5 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "bash": "for bash: append it to ~/.bashrc, or source it there",
+    "zsh": "for zsh",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("completion", __doc__, _Options)
+    return tool_parser("completion", __doc__, _Options, calls=_CALLS)

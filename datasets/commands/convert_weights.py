@@ -56,6 +56,12 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "encoder.pth encoder.safetensors": "all tensors of a file",
+    "moco.pth encoder.safetensors --prefix module.encoder_q.": "tensors of one of the networks in the file",
+}
+
+
 def _parser() -> ToolParser:
     about = "Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run."
-    return tool_parser("convert-weights", about, _Options)
+    return tool_parser("convert-weights", about, _Options, calls=_CALLS)

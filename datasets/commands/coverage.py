@@ -1,4 +1,4 @@
-"""Which classes batches hold, at random and as planned, and what limits it."""
+"""Diagnose the class coverage of batches, at random and as planned, and what limits it."""
 
 from __future__ import annotations
 
@@ -123,5 +123,12 @@ def _batches(text: str | None, own: int) -> list[int]:
     return sorted(sizes)
 
 
+_CALLS = {
+    "configs/mine.yaml": "classes in random and in planned batches",
+    "configs/mine.yaml --all --report coverage.html": "all of it, also as a page",
+    "configs/mine.yaml --batch 8,16,32": "for other batch sizes",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("coverage", __doc__, _Options)
+    return tool_parser("coverage", __doc__, _Options, calls=_CALLS)

@@ -80,8 +80,14 @@ def _show(folder: Path, seconds: float) -> None:
     say("\n".join(["next, with your own data:", *(f"  {command}" for command, _ in next_commands())]))
 
 
+_CALLS = {
+    "": "make imagery, train, map, and write the page demo/index.html",
+    "try --seed 2": "the same in the folder try, with other imagery",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("demo", __doc__, _Options)
+    return tool_parser("demo", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -79,5 +79,12 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
     return 0
 
 
+_CALLS = {
+    "": "GPUs of this machine, and why others are missing",
+    "configs/mine.yaml": "devices and batch of each that a training would use",
+    "configs/mine.yaml --logical-devices 4": "as if the CPU were four devices",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("devices", __doc__, _Options)
+    return tool_parser("devices", __doc__, _Options, calls=_CALLS)

@@ -48,8 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "configs/mine.yaml": "cost of a tile, and number of GPUs that the input feeds",
+    "configs/mine.yaml --need 400 --minutes 2": "for cards that train on 400 tiles a second",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("input", __doc__, _Options)
+    return tool_parser("input", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

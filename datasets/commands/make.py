@@ -55,5 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "potsdam data/mine --scenes 6 --seed 1 --size 1024": "six small scenes in the layout of ISPRS Potsdam",
+    "naic2020 data/naic --scenes 500": "500 tiles in the layout of NAIC2020",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("make", __doc__, _Options)
+    return tool_parser("make", __doc__, _Options, calls=_CALLS)

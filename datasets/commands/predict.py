@@ -227,8 +227,15 @@ class _Named:
     json: bool = option(False, "print the result as one JSON object on stdout, all other text on stderr")
 
 
+_CALLS = {
+    "runs/mine scenes/ --output maps/": "a class map of each image in a folder",
+    "runs/mine scenes/ --output maps/ --tta flips --confidence": "averaged over mirror images",
+    "runs/mine --split test --output maps/": "map and score the test scenes of the recipe",
+}
+
+
 def _parser() -> ToolParser:
     about = "Class maps from images, with the model of a run directory."
     # `--window` is not to be read as `--window-size`.
     how: dict[str, Any] = {"epilog": _EPILOG, "allow_abbrev": False}
-    return tool_parser("predict", about, _Named, *OPTIONS, titles=GROUPS, **how)
+    return tool_parser("predict", about, _Named, *OPTIONS, titles=GROUPS, **how, calls=_CALLS)

@@ -68,5 +68,11 @@ def _first_line(path: Path) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
+_CALLS = {
+    "": "list all recipes",
+    "folder mine.yaml": "copy the recipe folder, to change it",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("recipes", __doc__, _Options)
+    return tool_parser("recipes", __doc__, _Options, calls=_CALLS)

@@ -197,8 +197,14 @@ def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path
             write(places, columns, files[ending])
 
 
+_CALLS = {
+    "runs/mine --output review": "list places where labels are probably wrong",
+    "runs/mine --unlabelled more/ --points 50 --output next": "propose 50 places to label next",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("review", __doc__, ReviewRequest)
+    return tool_parser("review", __doc__, ReviewRequest, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -216,8 +216,15 @@ def _name(data: Path) -> str:
     return re.sub(r"[^\w .-]|^\W+", "_", name) or "data"
 
 
+_CALLS = {
+    "data/mine": "find images and labels in data/mine; write mine.yaml and a page",
+    "data/images --labels data/labels --hours 4": "labels elsewhere, and a limit of the training's time",
+    "data/mine --explain training.epochs": "why a setting is planned so",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("start", __doc__, _Options)
+    return tool_parser("start", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -39,5 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "'tile_7/images/*.jpg' --columns 3 --output tile_7.tif": "parts in rows of three, sorted by name",
+    "'parts/*.tif' --columns 8 --output scene.tif --overwrite": "replace an earlier result",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("stitch", __doc__, _Options)
+    return tool_parser("stitch", __doc__, _Options, calls=_CALLS)

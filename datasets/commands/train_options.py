@@ -101,6 +101,13 @@ class TrainOptions(RecipeOptions):
         return find_cluster(strategy, asked, self.index, os.environ)
 
 
+_CALLS = {
+    "configs/mine.yaml": "train on all GPUs, into runs/mine",
+    "configs/mine.yaml --resume": "continue after any stop",
+    "configs/mine.yaml --set training.epochs=20 --run runs/short": "with one setting changed",
+}
+
+
 def train_parser() -> ToolParser:
     """Return the parser of `segmenter train`."""
-    return tool_parser("train", "Train a segmentation model on land-cover tiles.", TrainOptions)
+    return tool_parser("train", "Train a segmentation model on land-cover tiles.", TrainOptions, calls=_CALLS)

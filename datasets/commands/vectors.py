@@ -45,5 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "maps/ --output areas.gpkg": "polygons of all maps in a folder",
+    "maps/a.tif --output areas.parquet --min-area 25 --only building": "buildings from 25 square metres on",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("vectors", __doc__, _Options)
+    return tool_parser("vectors", __doc__, _Options, calls=_CALLS)

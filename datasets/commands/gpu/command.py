@@ -194,12 +194,20 @@ def _line(figure: Figure) -> str:
     return f"{figure.name}: {figure.shown}{f' ({text})' if text else ''}{word}"
 
 
+_CALLS = {
+    "": "ask all questions, in ten minutes",
+    "--only step train --minutes 5": "ask two of them",
+    "--tiny": "try the command without a GPU",
+}
+
+
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.calls = _CALLS
     return add_options(parser, _Options)
 
 

@@ -74,8 +74,10 @@ def _scenes(given: _ScenesOptions) -> int:
 
 COMMANDS = {
     "report": Command("write the report of a training anew", _ReportOptions, _report),
-    "compare": Command("what runs reached, and in which settings they differ", _CompareOptions, _compare),
-    "scenes": Command("the role that each scene had in a training", _ScenesOptions, _scenes),
+    "compare": Command(
+        "compare scores of runs, and the settings in which they differ", _CompareOptions, _compare
+    ),
+    "scenes": Command("list the role that each scene had in a training", _ScenesOptions, _scenes),
     **OF_SHARING,
 }
 
@@ -85,5 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return parsed_command(_parser(), COMMANDS, arguments)()
 
 
+_CALLS = {
+    "report runs/mine": "write report.html anew",
+    "compare runs/a runs/b": "scores of several runs, and settings that differ",
+    "scenes runs/mine": "role of each scene in the training",
+    "pack runs/mine --output mine.run.zip": "one file to hand over",
+    "unpack mine.run.zip --output runs/theirs": "check and unpack such a file",
+    "card runs/mine": "write a model card",
+    "stac runs/mine": "write a STAC item",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("runs", __doc__, commands=COMMANDS)
+    return tool_parser("runs", __doc__, commands=COMMANDS, calls=_CALLS)
