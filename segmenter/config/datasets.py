@@ -118,9 +118,10 @@ class PathGsd(Section):
     pattern: str = setting(
         ...,
         "",
-        "regular expression that is searched in the image's relative path; its one group is the number",
+        "regular expression that is searched in the image's relative path; its one group is the size of a "
+        "pixel",
     )
-    unit: Literal["m", "cm"] = setting("m", "", "unit of the number that the pattern finds")
+    unit: Literal["m", "cm"] = setting("m", "", "unit of the pixel size that the pattern finds")
 
     @field_validator("pattern")
     @classmethod

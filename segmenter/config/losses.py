@@ -37,10 +37,10 @@ class LossConfig(Section):
     """Weighted sum of the terms; ignored pixels count in none."""
 
     cross_entropy: Annotated[float, Term("pixels")] = setting(
-        1.0, "weight", "weight of cross-entropy, averaged as normalisation says", ge=0
+        1.0, "weight", "weight of cross-entropy in the loss; averaged as loss.normalisation says", ge=0
     )
     focal: Annotated[float, Term("pixels")] = setting(
-        0.0, "weight", "weight of focal loss, averaged as normalisation says", ge=0
+        0.0, "weight", "weight of focal loss in the loss; averaged as loss.normalisation says", ge=0
     )
     focal_gamma: Annotated[float, UsedBy("focal")] = setting(
         2.0,
@@ -123,7 +123,8 @@ class LossConfig(Section):
     ohem_threshold: Annotated[float, UsedBy("ohem")] = setting(
         0.0,
         "probability",
-        "probability of the true class below which ohem keeps a pixel in any case; often 0.7",
+        "probability of the true class below which a pixel counts as hard in any case, beyond the share "
+        "that loss.ohem keeps; often 0.7; 0: off",
         ge=0,
         lt=1,
     )

@@ -46,7 +46,8 @@ class UNetConfig(Section):
     upsampling: Literal["nearest", "bilinear", "transpose"] = setting(
         "nearest",
         "",
-        "method by which the decoder doubles the resolution; nearest leaves no checkerboard pattern",
+        "method by which the decoder doubles the resolution; nearest and bilinear resize, transpose is a "
+        "learned convolution, which may leave a checkerboard pattern",
     )
     normalisation: Literal["batch", "none"] = setting(
         "batch",

@@ -74,8 +74,8 @@ class SampleRequest(OverwriteOptions):
     )
     floor: int | None = option(
         None,
-        "smallest number of points in each stratum, at least 2 (default: 50, or half of an equal part if "
-        "that is less)",
+        "smallest number of points in each stratum, at least 2 (default: 50, but no more than half of what "
+        "equal parts would be)",
         "N",
         least=1,
     )
