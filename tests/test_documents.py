@@ -223,15 +223,8 @@ def test_tools_have_one_spelling() -> None:
     """Old spellings stand only in the changelog, and in the modules that lead from them to the tools."""
     old = re.compile(r"python -m (?:datasets|segmenter)\b|segmenter (?:datasets|vectorise)\b|`vectorise`")
     folders = (
-        "benchmarks",
-        "configs",
-        "datasets",
-        "docs",
-        "fuzz",
-        "segmenter",
-        "studies",
-        "tests",
-        "website",
+        *("benchmarks", "configs", "datasets", "docs", "fuzz"),
+        *("segmenter", "studies", "tests", "website"),
     )
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in TEXTS]
     paths += [
