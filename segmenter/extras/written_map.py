@@ -13,7 +13,7 @@ from segmenter.base.files import Closing
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.outputs.finished import SOURCE_DIGEST, WEIGHTS
+from segmenter.mapping.style import SOURCE_DIGEST, WEIGHTS
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset

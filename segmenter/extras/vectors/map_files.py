@@ -7,7 +7,7 @@ from pathlib import Path
 
 from segmenter.base.errors import SegmenterError, failing
 from segmenter.base.files import real
-from segmenter.mapping.outputs.finished import BESIDE
+from segmenter.mapping.style import BESIDE
 
 
 def maps_in(given: Iterable[Path]) -> list[Path]:

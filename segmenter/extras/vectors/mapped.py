@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.folder.journal import Journal
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.runs.ensemble import AnyRun
 
 
