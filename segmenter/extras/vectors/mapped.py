@@ -93,7 +93,7 @@ class PolygonFile(Finisher):
         return Journal(call.request.output if call.store is None else caches() / "polygons")
 
     def _check_file(self, journal: Journal) -> None:
-        from segmenter.extras.vectors.writing import check_name
+        from segmenter.extras.vector_files.writing import check_name
 
         check_name(self._path)
         if self._path.exists() and self._noted(journal) is None:
