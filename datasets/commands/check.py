@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _audit(given: _Options) -> tuple[str, dict[str, Any], list[SegmenterError]]:
     """Return the findings as text and as data, and which demands of the recipe are not met."""
+    from segmenter.demands.dataset import unmet_demands
     from segmenter.extras.dask.spread import spread_over
-    from segmenter.training.beginning.demands import unmet_demands
 
     from .. import load_dataset
     from ..check import check_dataset

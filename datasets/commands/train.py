@@ -146,7 +146,8 @@ def _dataset(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Data
 
 def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | None:
     """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
-    from segmenter.training.beginning.fine_tuning import check_encoder_weights, find_source
+    from segmenter.demands.encoder import check_encoder_weights
+    from segmenter.training.beginning.fine_tuning import find_source
 
     if given.init_from is not None:
         source = find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)

@@ -14,8 +14,8 @@ from pathlib import Path
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import ToolParser, installation
 from segmenter.base.options import OverwriteOptions, option
-from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.vectors.options import PolygonOptions
+from segmenter.extras.written_map import maps_in
 
 from .frame import parsed_quietly, tool_parser
 

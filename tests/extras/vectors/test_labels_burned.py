@@ -21,9 +21,9 @@ from rasterio.warp import transform
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.config.datasets import VectorLabels
+from segmenter.extras.vector_files.features import VectorFile
 from segmenter.extras.vectors import burning
 from segmenter.extras.vectors.burning import Burner, Placed
-from segmenter.extras.vectors.features import VectorFile
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass

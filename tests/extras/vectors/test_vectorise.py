@@ -243,7 +243,7 @@ import sys, tensorflow
 from datasets.commands.vectors import main
 main([sys.argv[1], "--output", sys.argv[2]])
 from pathlib import Path
-from segmenter.extras.vectors.library import pyogrio
+from segmenter.extras.vector_files.library import pyogrio
 print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
 """
 
