@@ -15,7 +15,7 @@ from segmenter.base.invocation import COMMAND, ToolParser, typed
 from segmenter.base.options import option, parsed
 from segmenter.base.terminal import aligned, say, warn
 
-from .demo_facts import ABOUT, HEAD, Facts, next_commands
+from .demo_facts import ABOUT, HEAD, DemoFacts, next_commands
 from .frame import tool_parser
 from .recipes import ready_made
 from .tools import module_of
@@ -66,7 +66,7 @@ def _show(folder: Path, seconds: float) -> None:
     """Print coverage and scores, the next commands, and write the page."""
     from segmenter.base.files import write_whole
 
-    facts = Facts.of(folder)
+    facts = DemoFacts.of(folder)
     say("\n".join(["", *aligned(HEAD, facts.rows()), "", *ABOUT]))
     page = folder / "index.html"
     try:

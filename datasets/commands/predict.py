@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
     from segmenter.grid.scenes import Dataset
     from segmenter.mapping.request.truth import Images
-    from segmenter.mapping.session import Mapped
+    from segmenter.mapping.session import MappingResult
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return mapped.exit_code
 
 
-def _predict(call: MappingCall) -> Mapped:
+def _predict(call: MappingCall) -> MappingResult:
     # ------------------------------------------------------------------ the model and the images
     from segmenter.runs.ensemble import joined
     from segmenter.runs.run import load_run
@@ -140,7 +140,7 @@ def _check_unseen(dataset: Dataset, request: MapRequest, run: AnyRun, recipe: Re
             )
 
 
-def _facts(call: MappingCall, mapped: Mapped) -> dict[str, Any]:
+def _facts(call: MappingCall, mapped: MappingResult) -> dict[str, Any]:
     """Return the result as plain JSON: maps sorted by name, other files, scores, failures."""
     outcome = mapped.outcome
     made = {job.output.name: job for job in (*outcome.written, *outcome.kept)}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from segmenter.devices.strategy import Devices
     from segmenter.extras.parameter_servers.control import Watch
     from segmenter.grid.scenes import Dataset
-    from segmenter.training.beginning.fine_tuning import Source
-    from segmenter.training.ending import Outcome
+    from segmenter.training.beginning.fine_tuning import StartingRun
+    from segmenter.training.ending import TrainingOutcome
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
     return _told([outcome], given, answer) if cluster is None or cluster.chief else outcome.exit_code
 
 
-def _told(outcomes: Sequence[Outcome], given: TrainOptions, answer: TextIO) -> int:
+def _told(outcomes: Sequence[TrainingOutcome], given: TrainOptions, answer: TextIO) -> int:
     """Print the result, or that of each fold, as JSON if requested; return the exit code."""
     if given.json:
         facts = [outcome.to_dict() for outcome in outcomes]
@@ -80,7 +80,7 @@ def _train(
     cluster: Cluster | None = None,
     watch: Watch | None = None,
     sibling: Path | None = None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`).
 
     Args:
@@ -144,7 +144,7 @@ def _dataset(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Data
         return load_dataset(recipe)
 
 
-def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | None:
+def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> StartingRun | None:
     """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
     from segmenter.demands.encoder import check_encoder_weights
     from segmenter.training.beginning.fine_tuning import find_source
@@ -158,7 +158,7 @@ def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | N
     return None
 
 
-def _warn_of_seen(source: Source, recipe: Recipe, dataset: Dataset) -> None:
+def _warn_of_seen(source: StartingRun, recipe: Recipe, dataset: Dataset) -> None:
     """Warn of validation and test scenes that trained the run of `--init-from`."""
     from ..known import seen_by
 

@@ -34,7 +34,7 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """Outcome of a call that trained.
 
     Attributes:
@@ -70,14 +70,14 @@ class Outcome:
         }
 
 
-def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
+def train_to_end(trainer: Trainer, *, resumed: bool = False) -> TrainingOutcome:
     """Train to the end; print how to continue from there."""
     path, chief, started = trainer.run.path, trainer.devices.workers.chief, time.perf_counter()
 
-    def outcome(ended: str, exit_code: int = 0) -> Outcome:
+    def outcome(ended: str, exit_code: int = 0) -> TrainingOutcome:
         best = scored(path / BEST_FILES[0])
         place, seconds = trainer.position, time.perf_counter() - started
-        return Outcome(path, ended, resumed, place.epoch, place.done, seconds, best, exit_code)
+        return TrainingOutcome(path, ended, resumed, place.epoch, place.done, seconds, best, exit_code)
 
     try:
         trainer.train()

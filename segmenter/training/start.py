@@ -32,12 +32,12 @@ from segmenter.runs.score_files import record_to_beat
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.training.beginning.fine_tuning import Source, find_encoder_weights
+from segmenter.training.beginning.fine_tuning import StartingRun, find_encoder_weights
 from segmenter.training.beginning.new_run import load_first_weights, new_run
 from segmenter.training.beginning.origin import record_origin, record_scenes
 from segmenter.training.checks import check_devices, check_same_plan
-from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.prepare import Tiles, describe_plan
+from segmenter.training.ending import TrainingOutcome, train_to_end
+from segmenter.training.prepare import TrainingTiles, describe_plan
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
@@ -58,10 +58,10 @@ class CheckedTraining:
 
     run: Run
     dataset: Dataset
-    tiles: Tiles
+    tiles: TrainingTiles
     devices: Devices
     checkpoint: Checkpoint | None = None
-    source: Source | None = None
+    source: StartingRun | None = None
     pretrained: EncoderWeights | None = None
     profile: bool = False
     workers: WorkerPool | None = None
@@ -70,15 +70,15 @@ class CheckedTraining:
 def start_training(
     recipe: Recipe,
     dataset: Dataset,
-    tiles: Tiles,
+    tiles: TrainingTiles,
     devices: Devices,
     path: Path,
     *,
     checkpoint: Checkpoint | None = None,
-    source: Source | None = None,
+    source: StartingRun | None = None,
     profile: bool = False,
     workers: WorkerPool | None = None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train in the run directory `path`.
 
     Args:
@@ -98,12 +98,12 @@ def start_training(
 def check_training(
     recipe: Recipe,
     dataset: Dataset,
-    tiles: Tiles,
+    tiles: TrainingTiles,
     devices: Devices,
     path: Path,
     *,
     checkpoint: Checkpoint | None = None,
-    source: Source | None = None,
+    source: StartingRun | None = None,
     profile: bool = False,
 ) -> CheckedTraining:
     """Run all checks that are possible before anything is written; arguments as in `start_training`.

@@ -153,7 +153,7 @@ class PolygonFile(Finisher):
 
 
 @dataclass(frozen=True)
-class OldPolygons(Finisher):
+class NoteStalePolygons(Finisher):
     """Finisher of calls without polygons: names the files of earlier calls, which may be kept on purpose."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:

@@ -78,7 +78,7 @@ class Pictures(Finisher):
 
 
 @dataclass(frozen=True)
-class OldPictures(Finisher):
+class RemoveStalePictures(Finisher):
     """Finisher of calls without pictures: removes those that earlier calls drew of maps that are replaced."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
