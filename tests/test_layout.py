@@ -84,9 +84,8 @@ LIGHT_MODULES = {
 
 
 def _sources() -> dict[str, Path]:
-    """Module name → file, of everything but the tests."""
+    """Module name → file, of everything but the tests; the scripts are modules of `datasets.commands`."""
     files = [path for folder in FOLDERS[:-1] for path in (ROOT / folder).rglob("*.py")]
-    files += [ROOT / script for script in SCRIPTS]
     return {_module(path): path for path in files}
 
 
@@ -252,6 +251,13 @@ def test_all_commands_are_in_one_folder() -> None:
 
 READS = ("add_options", "add_commands", "parsed", "parsed_command")
 """Functions of `base.options` that make a parser and read with it."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_of_the_clone_is_the_module_of_the_command(script: str) -> None:
+    """One file with two names, so that who opens it first sees the stages, and the wheel has them too."""
+    assert (COMMANDS / script).resolve() == ROOT / script
+    assert len((ROOT / script).read_text(encoding="utf-8").splitlines()) <= 80
 
 
 def test_each_tool_is_a_module_of_its_name() -> None:
