@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from datasets.commands.tools import TOOLS, module_of
+from segmenter.config.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ROOT / "datasets" / "commands"
@@ -307,6 +308,26 @@ SEAM = {"segmenter.mapping.call", "segmenter.mapping.finisher"}
 """A call has finishers, and a finisher's methods take the call, which it imports for the type only."""
 
 
+def test_the_core_names_no_strategy_of_an_extra() -> None:
+    """An extra registers its name and rules; `distribution.tpu` is a setting's name in recipes."""
+    registered = set(STRATEGIES) - {
+        "auto",
+        "one_device",
+        "mirrored",
+        "multi_worker_mirrored",
+        "central_storage",
+    }
+    assert registered == {"parameter_server", "tpu"}
+    named = {
+        f"{name}: {node.value}"
+        for name in LIBRARY
+        if room_of(name) in ARROWS
+        for node in ast.walk(_trees()[name])
+        if isinstance(node, ast.Constant) and node.value in registered
+    }
+    assert named == set()
+
+
 def test_modules_have_no_circle_also_of_types() -> None:
     assert {name for name in SOURCES if name in _reached(name)} == SEAM
     assert "segmenter.mapping.call" not in _imported("segmenter.mapping.finisher")
@@ -339,7 +360,6 @@ def test_tensorflow_is_imported_only_where_it_computes() -> None:
 
 def test_everything_else_is_imported_without_tensorflow() -> None:
     light = [name for name in OURS if not _may_use_tensorflow(name)]
-    light += [name.removesuffix(".py") for name in SCRIPTS]
     code = (
         f"import sys\nfor name in {light!r}:\n    __import__(name)\n"
         "    loaded = {'tensorflow', 'keras'} & set(sys.modules)\n"

@@ -35,16 +35,16 @@ def run_training(given: TrainOptions, recipe: Recipe, train: Train, answer: Text
     from segmenter.devices.setup import require_tensorflow
 
     require_tensorflow()
-    served = recipe.distribution.strategy == "parameter_server"
-    cluster = None if served else given.place_in_cluster(recipe.distribution.strategy)
+    from segmenter.extras.strategies import role_of
+
+    run_role = role_of(recipe.distribution)
+    cluster = None if run_role else given.place_in_cluster(recipe.distribution.strategy)
     if given.folds is not None:
         from .folds import train_folds
 
-        alone = not served and (cluster is None or cluster.workers == 1)
+        alone = run_role is None and (cluster is None or cluster.workers == 1)
         return _answer(train_folds(given, recipe, train, alone=alone), given, answer)
-    if served:
-        from segmenter.extras.parameter_servers.strategy import run_role
-
+    if run_role is not None:
         named = (given.cluster, given.role, given.index, given.logical_devices)
         run_role(
             recipe.distribution,

@@ -145,7 +145,7 @@ def leave_calibration(trainer: Trainer) -> None:
     run, dataset, devices = trainer.run, trainer.dataset, trainer.devices
     if not dataset.of("validation"):
         return
-    if devices.workers.count > 1 or devices.kind.elsewhere:
+    if devices.workers.count > 1 or not devices.kind.may_calibrate:
         say(
             "no calibration in a training of several processes; to calibrate: "
             f"{invocation('calibrate')} {typed(run.path)}"

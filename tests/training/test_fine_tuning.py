@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-import train
 from datasets import load_dataset
+from datasets.commands import train
 from segmenter.base.errors import CheckpointError, WeightsError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
