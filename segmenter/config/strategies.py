@@ -67,4 +67,4 @@ STRATEGIES = {
         {"cross_device": "strategy: central_storage adds on the host, got {got}"}
     ),
 }
-"""Name → rules, in the order of the documentation; an extra registers another by `STRATEGIES[name] = rules`."""
+"""Name → rules, in the order of the documentation; an extra adds its own by `STRATEGIES[name] = rules`."""

@@ -15,6 +15,7 @@ from datasets.commands import train
 from segmenter.base.errors import CheckpointError, WeightsError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
+from segmenter.demands.encoder import check_encoder_weights
 from segmenter.devices import strategy
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
@@ -31,7 +32,6 @@ from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
     Source,
-    check_encoder_weights,
     check_fit,
     describe_kept,
     find_source,
