@@ -16,8 +16,13 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    run: Path = option(..., "run directory", "RUN", positional=True)
-    root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
+    run: Path = option(..., "run directory whose probabilities are calibrated", "RUN", positional=True)
+    root: str | None = option(
+        None,
+        "folder of the run's images and labels, if they were moved since the training",
+        "FOLDER",
+        path=True,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

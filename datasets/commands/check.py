@@ -19,8 +19,8 @@ from .options import ClusterRecipeOptions
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(ClusterRecipeOptions):
-    all: bool = option(False, "print every finding and file, not only the first")
-    json: bool = option(False, "print findings as one JSON object on stdout")
+    all: bool = option(False, "print every finding and file (default: the first of each kind)")
+    json: bool = option(False, "print the findings as one JSON object on stdout, all other text on stderr")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,9 @@ from .tools import TOOLS, module_of
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(..., "whose script to print", positional=True)
+    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(
+        ..., "shell to print the script for", positional=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,15 +26,26 @@ _STDOUT = Path("-")
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(ClusterRecipeOptions):
-    all: bool = option(False, "also classes, scales, other samplings, what would help")
-    split: Literal["train", "validation", "test"] = option("train", "scenes to diagnose (default: train)")
-    batch: str | None = option(
-        None, "global batch sizes (default: 16,32,64,128 and the recipe's own)", "N,N,…"
+    all: bool = option(False, "print also the classes, scales, other ways of sampling, and what would help")
+    split: Literal["train", "validation", "test"] = option(
+        "train", "scenes to diagnose, by their part in the split (default: train)"
     )
-    run: Path | None = option(None, "a run whose steps to set beside the plan", "DIR")
-    report: Path | None = option(None, "write all of it as one HTML page", "FILE.html")
+    batch: str | None = option(
+        None,
+        "sizes of the global batch to diagnose, in tiles (default: 16,32,64,128 and the recipe's own)",
+        "N,N,…",
+    )
+    run: Path | None = option(
+        None, "run directory of a training whose steps are compared with the plan", "DIR"
+    )
+    report: Path | None = option(
+        None, "HTML page to write with the whole diagnosis (default: none)", "FILE.html"
+    )
     json: Path | None = option(
-        None, "write all of it as JSON; without FILE on stdout", "FILE.json", alone=_STDOUT
+        None,
+        "JSON file to write with the whole diagnosis; without FILE.json it is printed on stdout",
+        "FILE.json",
+        alone=_STDOUT,
     )
 
 

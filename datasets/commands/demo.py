@@ -15,7 +15,7 @@ from segmenter.base.invocation import COMMAND, ToolParser, typed
 from segmenter.base.options import option, parsed
 from segmenter.base.terminal import aligned, say, warn
 
-from .demo_facts import ABOUT, HEAD, Facts, next_commands
+from .demo_facts import ABOUT, HEAD, DemoFacts, next_commands
 from .frame import tool_parser
 from .recipes import ready_made
 from .tools import module_of
@@ -26,8 +26,12 @@ _THREADS = "2"
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    folder: Path = option(Path("demo"), "new folder to write (default: demo)", "DIR", positional=True)
-    seed: int = option(1, "of imagery and training (default: 1, which the README speaks of)", "N", least=0)
+    folder: Path = option(
+        Path("demo"), "folder to write, which must not exist (default: demo)", "DIR", positional=True
+    )
+    seed: int = option(
+        1, "seed of the imagery and the training (default: 1, whose result the README states)", "N", least=0
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +66,7 @@ def _show(folder: Path, seconds: float) -> None:
     """Print coverage and scores, the next commands, and write the page."""
     from segmenter.base.files import write_whole
 
-    facts = Facts.of(folder)
+    facts = DemoFacts.of(folder)
     say("\n".join(["", *aligned(HEAD, facts.rows()), "", *ABOUT]))
     page = folder / "index.html"
     try:

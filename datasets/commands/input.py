@@ -17,11 +17,12 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(RecipeOptions):
-    steps: int = option(1000, "to feed at most (default: 1000)", "N", least=1)
-    minutes: float = option(0.5, "at most (default: 0.5)", "M", least=1e-9)
+    steps: int = option(1000, "largest number of steps to make batches for (default: 1000)", "N", least=1)
+    minutes: float = option(0.5, "time limit in minutes (default: 0.5)", "M", least=1e-9)
     need: float | None = option(
         None,
-        "of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
+        "tiles a second that one card takes in training (default: the most that an RTX 2080 Ti takes of "
+        "the recipe's model)",
         "TILES_PER_S",
         least=1e-9,
     )

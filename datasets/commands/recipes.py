@@ -19,8 +19,12 @@ _LOADERS = Path(__file__).parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    name: str | None = option(None, "recipe to copy (default: list them)", "NAME", positional=True)
-    file: Path | None = option(None, "to write (default: NAME.yaml)", "FILE.yaml", positional=True)
+    name: str | None = option(
+        None, "name of the recipe to copy (default: list all recipes)", "NAME", positional=True
+    )
+    file: Path | None = option(
+        None, "file to write the copy to (default: NAME.yaml)", "FILE.yaml", positional=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from .frame import parsed_quietly, tool_parser
 @dataclass(frozen=True, kw_only=True)
 class _Options(OverwriteOptions):
     maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
-    output: Path = option(..., "NAME.gpkg or NAME.parquet (GeoParquet)", "FILE")
+    output: Path = option(..., "vector file to write: NAME.gpkg, or NAME.parquet for GeoParquet", "FILE")
     polygons: PolygonOptions = field(default_factory=PolygonOptions)
 
 

@@ -286,7 +286,9 @@ def parsed(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None
 class OverwriteOptions:
     """Option of tools that write a file."""
 
-    overwrite: bool = option(False, "replace FILE")
+    overwrite: bool = option(
+        False, "replace the output file if it exists (default: an existing file is an error)"
+    )
 
     def alone_at(self, output: Path, *earlier: Path) -> AbstractContextManager[None]:
         """Return a block that alone writes a file, and `earlier` ones before it (`base.files.alone_at`).

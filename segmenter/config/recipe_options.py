@@ -26,7 +26,12 @@ class SettingOptions:
     """Options that change settings."""
 
     set: tuple[str, ...] = option(
-        (), "as in training.global_batch=32", "KEY=VALUE", again=True, short="-s", meant=_setting_names
+        (),
+        "replace one setting of the recipe, as in training.global_batch=32; may be repeated",
+        "KEY=VALUE",
+        again=True,
+        short="-s",
+        meant=_setting_names,
     )
 
 

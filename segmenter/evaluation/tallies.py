@@ -61,7 +61,8 @@ class FurtherScores:
 
     shapes: int | None = option(
         None,
-        "also Boundary IoU, within PX (as 3) of another class, and F1 of objects",
+        "score shapes as well: Boundary IoU of pixels within PX pixels of another class (3, for example), "
+        "and F1 of objects (default: neither)",
         "PX",
         group="scores",
         least=1,

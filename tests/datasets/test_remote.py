@@ -146,7 +146,7 @@ def test_a_listing_that_fails_midway_is_no_shorter_one(
     scenes: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put_folder(scenes)
-    place = buckets.Place("s3", store.bucket, "")
+    place = buckets.BucketPrefix("s3", store.bucket, "")
     monkeypatch.setattr(buckets, "payer", lambda: {"MaxKeys": 6})
     store.asked.clear()
     store.fault = lambda method, path: 503 if len(store.asked) == 1 else None

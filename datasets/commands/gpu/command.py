@@ -39,7 +39,7 @@ _NOT_ASKED, _INTERRUPTED = "no time was left", "it was interrupted"
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    minutes: float = option(10.0, "for all questions together (default: 10)")
+    minutes: float = option(10.0, "time limit in minutes for all questions together (default: 10)")
     output: Path = option(
         Path("build/gpu"),
         f"for {PAGE} and {figures.JSON} (default: build/gpu); answers there are kept",
@@ -49,14 +49,15 @@ class _Options:
         (), ", ".join(each.name for each in questions.QUESTIONS), "QUESTION", several=True,
         among=[each.name for each in questions.QUESTIONS],
     )  # fmt: skip
-    tiny: bool = option(False, "tiny models on CPU devices: tries the command itself")
+    tiny: bool = option(False, "use tiny models on CPU devices, to try the command itself without a GPU")
     logical_devices: int | None = option(
         None,
-        "ask N devices of the CPU (with --tiny: 2): shows the laws; speeds mean nothing, and take long",
+        "number of CPU devices to ask in place of GPUs (default: none; with --tiny 2): the laws are "
+        "tested, speeds mean nothing, and it takes long",
         "N",
         among=range(1, 65),
     )
-    json: bool = option(False, "print the answers as JSON on stdout, all else on stderr")
+    json: bool = option(False, "print the answers as JSON on stdout, all other text on stderr")
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes < 24 * 60:

@@ -22,9 +22,11 @@ from .sharing import COMMANDS as OF_SHARING
 
 @dataclass(frozen=True, kw_only=True)
 class _ReportOptions:
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
     output: Path | None = option(None, f"to write (default: {REPORT} in the run)", "FILE")
-    maps: Path | None = option(None, "its maps, whose scores it shows", "DIR")
+    maps: Path | None = option(
+        None, "folder of maps made by this run, whose scores the report shows too", "DIR"
+    )
 
 
 def _report(given: _ReportOptions) -> int:
@@ -35,7 +37,11 @@ def _report(given: _ReportOptions) -> int:
 @dataclass(frozen=True, kw_only=True)
 class _CompareOptions:
     runs: tuple[Path, ...] = option(
-        ..., "two run directories or more, or a folder of them", "RUN", positional=True, several=True
+        ...,
+        "run directories to compare, two or more, or a folder of them",
+        "RUN",
+        positional=True,
+        several=True,
     )
 
 
@@ -46,8 +52,8 @@ def _compare(given: _CompareOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _ScenesOptions:
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
-    json: bool = option(False, "print the record of each scene as JSON")
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
+    json: bool = option(False, "print the record of each scene as JSON on stdout")
 
 
 def _scenes(given: _ScenesOptions) -> int:
