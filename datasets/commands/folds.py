@@ -16,6 +16,7 @@ from segmenter.raster import raster_info
 
 from .. import load_dataset
 from ..leaks import AuditedScene, coarse_mask, find_leaks
+from .train_stages import TrainRequest
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def train_folds(
-    given: TrainOptions, recipe: Recipe, train: Callable[..., TrainingOutcome], *, alone: bool
+    given: TrainOptions, recipe: Recipe, train: Callable[[TrainRequest], TrainingOutcome], *, alone: bool
 ) -> list[TrainingOutcome]:
     """Train each fold into its own run directory, and print the table of their scores.
 
     A fold that has a checkpoint goes on from it, so that the same command continues after any stop.
 
     Args:
-        train: trains by a command line and a recipe, with the scenes of a `sibling`.
+        train: trains one run.
         alone: False: the training is of several machines.
 
     Returns:
@@ -77,7 +78,7 @@ def train_folds(
         begun = next((each for each in paths if each != path and has_checkpoint(each)), None)
         resumed = has_checkpoint(path)
         own_given = replace(given, run=path, resume=resumed, init_from=None if resumed else sources[fold - 1])
-        outcomes.append(train(own_given, own, sibling=begun))
+        outcomes.append(train(TrainRequest(own_given, own, sibling=begun)))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))

@@ -24,6 +24,7 @@ from segmenter.config.models import ModelConfig as ModelConfig
 from segmenter.config.models import UNetConfig as UNetConfig
 from segmenter.config.sampling import SamplingConfig as SamplingConfig
 from segmenter.config.sections import Count, Section, setting
+from segmenter.config.strategies import OtherSettings
 
 MAX_NAME = 60
 """Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
@@ -555,9 +556,8 @@ class Recipe(Section):
     def _devices_fit(self) -> Recipe:
         planned, training = self.sampling.planned_per_replica, self.training
         per_call = training.steps_per_call != type(training).model_fields["steps_per_call"].default
-        for key, message in self.distribution.misfits(
-            planned, training.precision, training.xla is True, per_call
-        ):
+        others = OtherSettings(planned, training.precision, training.xla is True, per_call)
+        for key, message in self.distribution.misfits(others):
             raise PydanticCustomError(key, message)
         return self
 

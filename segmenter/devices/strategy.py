@@ -31,12 +31,18 @@ class StepEngine:
     A strategy that computes steps differently subclasses it.
 
     Attributes:
-        elsewhere: True if other processes compute the steps and these devices only validate.
+        may_profile: True if a profile of this process shows the steps.
+        may_try_xla: True if the compiled step can be tried against that of TensorFlow's kernels.
+        may_calibrate: True if the model can be calibrated at the end of the training.
+        memory_known: True if these devices compute the steps, so that their memory is what a step takes.
         trainer: the trainer class; None: `training.trainer.Trainer`.
         computed_on: names and values of further facts that the last bits depend on, for checkpoints.
     """
 
-    elsewhere: bool = False
+    may_profile: bool = True
+    may_try_xla: bool = True
+    may_calibrate: bool = True
+    memory_known: bool = True
 
     @property
     def trainer(self) -> Any:

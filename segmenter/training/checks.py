@@ -22,7 +22,7 @@ _SURELY = 2 / 3
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
     """Refuse settings that do not fit these devices."""
-    if profile and devices.kind.elsewhere:
+    if profile and not devices.kind.may_profile:
         raise ConfigError(
             "--profile",
             expected=f"without distribution.strategy: {recipe.distribution.strategy}, whose steps are done "

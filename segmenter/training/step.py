@@ -44,7 +44,7 @@ def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
 
 def why_untried(recipe: Recipe, devices: Devices) -> str:
     """Return why `auto` leaves XLA out without a trial; empty text if it is tried."""
-    if devices.kind.elsewhere or not all(device.name.startswith("GPU") for device in devices.used):
+    if not devices.kind.may_try_xla or not all(device.name.startswith("GPU") for device in devices.used):
         return "it gains on GPUs only"
     if recipe.training.accumulate > 1:
         return "training.accumulate is above 1"

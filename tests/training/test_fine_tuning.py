@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-import train
 from datasets import load_dataset
+from datasets.commands import train
 from segmenter.base.errors import CheckpointError, WeightsError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
+from segmenter.demands.encoder import check_encoder_weights
 from segmenter.devices import strategy
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
@@ -31,7 +32,6 @@ from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
     StartingRun,
-    check_encoder_weights,
     check_fit,
     describe_kept,
     find_source,
@@ -42,7 +42,7 @@ from segmenter.training.beginning.fine_tuning import (
 from segmenter.training.beginning.new_run import normalisation_of
 from segmenter.training.beginning.origin import record_scenes
 from segmenter.training.prepare import changed_data, prepare_tiles
-from segmenter.training.start import check_training, open_training
+from segmenter.training.start import Training, open_training, plan_training
 from tests.helpers.made_runs import RECIPE
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
@@ -329,7 +329,8 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     check_encoder_weights(recipe.model, dataset)
     tiles = prepare_tiles(recipe, dataset)
     devices = strategy.make_devices(recipe.distribution, None)
-    with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run")) as trainer:
+    training = Training(recipe, dataset, tiles, devices, tmp_path / "run")
+    with open_training(plan_training(training)) as trainer:
         for model in (trainer.learner.model, trainer.learner.averaged.model):  # type: ignore[union-attr]
             kernel = model.get_layer("stage2_block1_conv1").kernel.numpy()
             np.testing.assert_array_equal(kernel, tensors["layer2.0.conv1.weight"].transpose(2, 3, 1, 0))
@@ -486,7 +487,8 @@ def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(tmp_pat
     arrays = {path: array for path, array in arrays.items() if not path.startswith("model/up")}
     own = replace(source(IMAGENET, OLD).run, classes=dataset.classes)
     begun = StartingRun(own, arrays, partial=True)
-    with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run", source=begun)):
+    training = Training(recipe, dataset, tiles, devices, tmp_path / "run", source=begun)
+    with open_training(plan_training(training)):
         pass
     lines = said()
     assert any(line.startswith("normalisation: as runs/a has it (") for line in lines)

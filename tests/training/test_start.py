@@ -36,7 +36,7 @@ from segmenter.training.beginning.origin import origin_of, place_of, record_orig
 from segmenter.training.checks import check_same_plan
 from segmenter.training.ending import train_to_end
 from segmenter.training.prepare import TrainingTiles, changed_data, check_run_directory, prepare_tiles
-from segmenter.training.start import CheckedTraining, check_training, open_training, resume_from
+from segmenter.training.start import PlannedTraining, Training, open_training, plan_training, resume_from
 from tests.helpers.made_runs import MACHINE, save
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
@@ -134,11 +134,11 @@ def prepared(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -
     return Prepared(recipe, dataset, prepare_tiles(recipe, dataset), devices)
 
 
-def check(prepared: Prepared, path: Path, *, resume: bool = False) -> CheckedTraining:
+def check(prepared: Prepared, path: Path, *, resume: bool = False) -> PlannedTraining:
     """A training in `path`, checked as train.py does."""
     recipe, dataset, tiles, devices = prepared
     checkpoint = check_run_directory(path, recipe, resume=resume)
-    return check_training(recipe, dataset, tiles, devices, path, checkpoint=checkpoint)
+    return plan_training(Training(recipe, dataset, tiles, devices, path, checkpoint))
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_an_open_training_stands_at_its_checkpoint_and_keeps_others_out(
 ) -> None:
     checked = check(prepared, opened, resume=True)
     with open_training(checked) as trainer:
-        assert trainer.position.done == checked.checkpoint.position.done
+        assert trainer.position.done == checked.training.checkpoint.position.done
         assert trainer.run == load_run(opened)
         with refused(SegmenterError, where="run", fault="another process"), open_training(checked):
             pass

@@ -201,7 +201,8 @@ def new_run(
     say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
         say(_memory_of_each(devices, recipe.training, memory))
-    if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
+    parameters = model.count_params()
+    if devices.kind.memory_known and (line := check_memory(recipe, devices, memory, parameters)):
         warn(line)
     return Run(
         path=path,

@@ -16,8 +16,8 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
-import predict
 from benchmarks.export_table import measured_model
+from datasets.commands import predict
 from datasets.commands.export import main
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export import exporting
