@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import ConfigError, SegmenterError, plain, run_tool
+from segmenter.base.errors import ConfigError, plain, run_tool
 from segmenter.base.invocation import COMMAND, ToolParser, invocation, typed
 from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import aligned, say, warn
+from segmenter.base.terminal import aligned, say
 
 from . import module_of
 from .demo_facts import ABOUT, HEAD, Facts, next_commands
@@ -61,17 +61,13 @@ def _show(folder: Path, seconds: float) -> None:
     """Print coverage and scores, the next commands, and write the page."""
     from segmenter.base.files import write_whole
 
+    from .demo_page import demo_page
+
     facts = Facts.of(folder)
     say("\n".join(["", *aligned(HEAD, facts.rows()), "", *ABOUT]))
     page = folder / "index.html"
-    try:
-        from .demo_page import demo_page
-
-        write_whole(page, demo_page(folder, facts).encode())
-    except SegmenterError as error:  # without the extra of reports
-        warn(f"{page} is not written: {error}")
-    else:
-        say(plain(f"open {typed(page)}: image, label, map and errors ({seconds / 60:.1f} min of processor)"))
+    write_whole(page, demo_page(folder, facts).encode())
+    say(plain(f"open {typed(page)}: image, label, map and errors ({seconds / 60:.1f} min of processor)"))
     say("\n".join(["next, with your own data:", *(f"  {command}" for command, _ in next_commands())]))
 
 
