@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.__main__ import main as datasets_main
+from datasets.commands import call as datasets_main
 from datasets.start.names import pair, patterns_of
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import alone_at, alone_writing, write_whole, written_whole
@@ -140,7 +140,7 @@ def test_stitching_again_leaves_only_the_whole(tmp_path: Path, make_png: Callabl
     (tmp_path / "out").mkdir()
     words = ["stitch", str(parts[0].parent / "p_*.png"), "--columns", "2"]
     words += ["--output", str(tmp_path / "out/s.tif")]
-    kill(f"from datasets.__main__ import main\nmain({words!r})", "os.replace")
+    kill(f"from datasets.commands import call as main\nmain({words!r})", "os.replace")
     assert any(".tmp-" in name for name in names(tmp_path / "out"))
     assert datasets_main(words) == 0
     assert names(tmp_path / "out") == ["s.tif"]
@@ -150,13 +150,13 @@ def test_stitching_again_leaves_only_the_whole(tmp_path: Path, make_png: Callabl
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_sample_killed_between_form_and_points_goes_on(tmp_path: Path, at: int) -> None:
     pytest.importorskip("pyogrio")
-    from segmenter.extras.accuracy.__main__ import main
+    from datasets.commands.accuracy import main
 
     ids = np.random.default_rng(0).integers(0, 2, (60, 70)).astype(np.uint8)
     write_raster(tmp_path / "map.tif", ids, RasterSpec(tags={"CLASS_0": "a", "CLASS_1": "b"}))
     (tmp_path / "out").mkdir()
     words = ["sample", str(tmp_path / "map.tif"), "--output", str(tmp_path / "out/p.gpkg"), "--points", "20"]
-    kill(f"from segmenter.extras.accuracy.__main__ import main\nmain({words!r})", "os.replace", at)
+    kill(f"from datasets.commands.accuracy import main\nmain({words!r})", "os.replace", at)
     assert main(words) == 0
     assert names(tmp_path / "out") == ["p.gpkg", "p.qml"]
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import plain, run_tool
-from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import ToolParser
+from segmenter.base.options import option
+
+from .frame import parsed_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +22,14 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write calibration.json and the report of a run; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parsed_quietly(_parser(), _Options, arguments)
 
     from segmenter.base.files import alone_in
     from segmenter.devices.setup import load_tensorflow, require_tensorflow
-    from segmenter.raster import quiet_gdal
     from segmenter.runs.run import load_run
 
     run = load_run(given.run)
     require_tensorflow()
-    quiet_gdal()
     load_tensorflow()
 
     from segmenter.training.calibrating import calibrate, describe, prior_bias, shares_of
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("calibrate"), description=__doc__), _Options)
+    return tool_parser("calibrate", __doc__, _Options)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import ConfigError, plain, run_tool
-from segmenter.base.invocation import ToolParser, invocation, typed
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import ToolParser, typed
+from segmenter.base.options import option, parsed
 from segmenter.base.terminal import aligned, say
 from segmenter.runs.checkpoints import checkpoints
 
-from . import module_of
 from .demo_facts import ABOUT, HEAD, Facts, next_commands
+from .frame import tool_parser
 from .recipes import ready_made
+from .tools import module_of
 
 _PAGE = "index.html"
 _THREADS = "2"
@@ -84,7 +85,7 @@ def _show(folder: Path, seconds: float) -> None:
 
 
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("demo"), description=__doc__), _Options)
+    return tool_parser("demo", __doc__, _Options)
 
 
 if __name__ == "__main__":

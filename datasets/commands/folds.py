@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from segmenter.grid.scenes import Dataset
     from segmenter.training.ending import Outcome
 
-    from .train import TrainOptions
+    from .train_options import TrainOptions
 
 
 def train_folds(

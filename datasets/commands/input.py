@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from segmenter.base.errors import run_tool
-from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import ToolParser
+from segmenter.base.options import option
 from segmenter.config.recipe_options import RecipeOptions
+
+from .frame import parsed_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +29,16 @@ class _Options(RecipeOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the cost of a tile and the number of cards that the input can feed; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parsed_quietly(_parser(), _Options, arguments)
 
     from segmenter.extras.input_cost import measure_input
     from segmenter.extras.strategies import cards_expected
-    from segmenter.raster import quiet_gdal
     from segmenter.tiles.feeding.processes import worker_processes
     from segmenter.training import prepare
 
     from .. import load_dataset
 
     recipe = given.read()
-    quiet_gdal()
     dataset = load_dataset(recipe)
     tiles = prepare.prepare_tiles(recipe, dataset)
     limits: dict[str, Any] = {"steps": given.steps, "minutes": given.minutes, "need": given.need}
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("input"), description=__doc__), _Options)
+    return tool_parser("input", __doc__, _Options)
 
 
 if __name__ == "__main__":

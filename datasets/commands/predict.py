@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -12,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, images_of, mapping_call
 from segmenter.base.errors import DatasetError, extended_error, grouped, plain, run_tool
-from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.invocation import ToolParser
 from segmenter.base.machine import return_freed_memory
-from segmenter.base.options import add_options, option, taken
+from segmenter.base.options import option, taken
 from segmenter.base.terminal import words_aside
 from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
+
+from .frame import tool_parser
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -227,11 +228,7 @@ class _Named:
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(
-        prog=invocation("predict").removeprefix("python "),
-        description="Class maps from images, with the model of a run directory.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # `--window` is not to be read as `--window-size`
-    )
-    return add_options(parser, _Named, *OPTIONS, titles=GROUPS)
+    about = "Class maps from images, with the model of a run directory."
+    # `--window` is not to be read as `--window-size`.
+    how: dict[str, Any] = {"epilog": _EPILOG, "allow_abbrev": False}
+    return tool_parser("predict", about, _Named, *OPTIONS, titles=GROUPS, **how)

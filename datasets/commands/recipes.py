@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import ConfigError, plain
 from segmenter.base.files import write_whole
-from segmenter.base.invocation import COMMAND, ToolParser, for_installed
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import COMMAND, ToolParser, installation
+from segmenter.base.options import option, parsed
+
+from .frame import tool_parser
 
 _LOADERS = Path(__file__).parents[1]
 
@@ -45,12 +48,13 @@ def ready_made() -> dict[str, Path]:
 
 
 def _copy(recipe: Path, target: Path) -> None:
-    """Write a copy whose comments have the commands of an installed package."""
+    """Write a copy whose comments have the commands of an installed package, also for scripts of a clone."""
     if target.exists():
         raise ConfigError(target, "exists already", remedy="name another file")
     if not target.parent.is_dir():
         raise ConfigError(target, f"there is no folder {target.parent}", remedy="make it first")
-    text = for_installed(recipe.read_text(encoding="utf-8"))
+    text = re.sub(r"\bpython (\w+)\.py\b", rf"{COMMAND} \1", recipe.read_text(encoding="utf-8"))
+    text = text.replace("make pretrained", installation("pretrained"))
     write_whole(target, text.replace(f"configs/{recipe.name}", str(target)).encode())
 
 
@@ -61,4 +65,4 @@ def _first_line(path: Path) -> str:
 
 
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=f"{COMMAND} recipes", description=__doc__), _Options)
+    return tool_parser("recipes", __doc__, _Options)

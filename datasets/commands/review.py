@@ -8,7 +8,6 @@ next label teaches most: `next.csv`, `next.gpkg`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import alone_at, check_writable, make_folder
-from segmenter.base.invocation import ToolParser, as_started, installation, invocation
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import ToolParser, installation
+from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
+
+from .frame import parsed_quietly, tool_parser
 
 if TYPE_CHECKING:
     from segmenter.runs.run import Run
@@ -66,12 +67,10 @@ _CELL, _PLACE, _PLACES, _APART, _MOST = 16, 128, 50, 256, 200
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the findings, or the places of the next labels; return the exit code."""
-    request = parsed(_parser(), ReviewRequest, arguments)
+    request = parsed_quietly(_parser(), ReviewRequest, arguments)
 
     from segmenter.extras.review.held_out import runs_of
-    from segmenter.raster import quiet_gdal
 
-    quiet_gdal()
     runs = runs_of(request.run)
     (_next if request.unlabelled else _review)(runs, request)
     return 0
@@ -167,12 +166,7 @@ def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(
-        prog=invocation("review"),
-        description=as_started(__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return add_options(parser, ReviewRequest)
+    return tool_parser("review", __doc__, ReviewRequest)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.options import option, parsed
 from segmenter.base.terminal import aligned, say, words_aside
 
 from ..start.choice import Choice, nested, recipe_text, shown
+from .frame import tool_parser
 
 if TYPE_CHECKING:
     from segmenter.grid.deals import Deals
@@ -128,7 +129,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     for choice in choices:
         _print_asked(choice, recipe)
     if report.findings:
-        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
+        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('check')} {typed}"))
     print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
     print(plain(f"then: {invocation('train')} {typed}"))
     print(lasts)
@@ -189,7 +190,7 @@ def _name(data: Path) -> str:
 
 
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("start"), description=__doc__), _Options)
+    return tool_parser("start", __doc__, _Options)
 
 
 if __name__ == "__main__":

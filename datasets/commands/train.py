@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
-from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.errors import CheckpointError, counted, plain
 from segmenter.base.machine import keep_freed_memory
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.options import parsed
 from segmenter.base.terminal import warn, words_aside
-from segmenter.config.recipe_options import RecipeOptions
+
+from .train_options import TrainOptions
+from .train_options import train_parser as _parser
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import DistributionConfig, Recipe
@@ -24,78 +23,6 @@ if TYPE_CHECKING:
     from segmenter.grid.scenes import Dataset
     from segmenter.training.beginning.fine_tuning import Source
     from segmenter.training.ending import Outcome
-
-
-_CLUSTER = "several machines (docs/machines.md)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions(RecipeOptions):
-    """Options of a training."""
-
-    run: Path | None = option(None, "run directory to write (default: runs/NAME of the recipe)")
-    resume: bool = option(False, "go on from the run's newest checkpoint", one_of="start")
-    resume_from: int | None = option(
-        None, "go on from the checkpoint of this step instead", "STEP", one_of="start"
-    )
-    init_from: Path | None = option(
-        None,
-        "start from another run's weights; with --folds, a folder of as many folds: each from its own",
-        "RUN",
-        one_of="start",
-    )
-    init_from_partial: bool = option(
-        False, "with --init-from: also where less than half of the model's weights fit"
-    )
-    folds: int | None = option(
-        None,
-        "train each fold of dataset.split.folds, or K folds in place of the validation, into "
-        "RUN/fold_1, …; the same command goes on",
-        "K",
-        alone=0,
-    )
-    print_config: bool = option(False, "show the resolved recipe and end")
-    logical_devices: int | None = option(
-        None, "split the CPU into N replicas, to try out several", "N", among=range(1, 65)
-    )
-    profile: bool = option(False, "write a TensorBoard profile of some steps into the run")
-    json: bool = option(False, "print the result as one JSON object, the usual lines on stderr")
-    cluster: tuple[str, ...] | None = option(
-        None,
-        "addresses of all workers, the chief first; or slurm; of parameter servers ROLE=HOST:PORT,… for "
-        "the roles chief, worker and ps. Without it, TF_CONFIG says them",
-        "HOST:PORT,…",
-        group=_CLUSTER,
-        several=True,
-    )
-    index: int | None = option(
-        None, "number of this process in --cluster, or in its role, from 0", "I", group=_CLUSTER
-    )
-    role: Literal["chief", "worker", "ps"] | None = option(
-        None, "with parameter servers (default: chief)", group=_CLUSTER
-    )
-
-    def __post_init__(self) -> None:
-        if self.init_from_partial and self.init_from is None:
-            raise ConfigError("--init-from-partial says how to use --init-from RUN: it needs it")
-
-    def read(self, *more: str) -> Recipe:
-        """Return the recipe; with `--folds K`, its scenes are in K folds, none in the validation."""
-        none = ("dataset.split.validation=[]", "dataset.split.validation_share=0")
-        return super().read(*([f"dataset.split.folds={self.folds}", *none] if self.folds else []), *more)
-
-    @property
-    def resumes(self) -> bool:
-        """Return whether the training goes on from a checkpoint."""
-        return self.resume or self.resume_from is not None
-
-
-def _parser() -> ToolParser:
-    parser = ToolParser(
-        prog=invocation("train").removeprefix("python "),
-        description="Train a segmentation model on land-cover tiles.",
-    )
-    return add_options(parser, TrainOptions)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +46,7 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
 
     # ----------------------------------------------------------------------- role in a cluster
     served = recipe.distribution.strategy == "parameter_server"
-    cluster = None if served else _cluster(given, recipe.distribution.strategy)
+    cluster = None if served else given.place_in_cluster(recipe.distribution.strategy)
     if given.folds is not None:
         from .folds import train_folds
 
@@ -145,16 +72,6 @@ def _told(outcomes: Sequence[Outcome], given: TrainOptions, answer: TextIO) -> i
         told = facts[0] if given.folds is None else {"folds": facts}
         print(json.dumps(told, allow_nan=False), file=answer, flush=True)
     return outcomes[-1].exit_code
-
-
-def _cluster(given: TrainOptions, strategy: str) -> Cluster | None:
-    """Return this process's place among the workers of a training; None if it trains alone."""
-    from segmenter.devices.machines.cluster import find_cluster
-
-    if given.role is not None:
-        raise ConfigError("--role", expected="with distribution.strategy: parameter_server", got=strategy)
-    asked = None if given.cluster is None else ",".join(given.cluster)
-    return find_cluster(strategy, asked, given.index, os.environ)
 
 
 def _train(
@@ -229,7 +146,8 @@ def _dataset(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Data
 
 def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | None:
     """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
-    from segmenter.training.beginning.fine_tuning import check_encoder_weights, find_source
+    from segmenter.demands.encoder import check_encoder_weights
+    from segmenter.training.beginning.fine_tuning import find_source
 
     if given.init_from is not None:
         source = find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)

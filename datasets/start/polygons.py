@@ -46,7 +46,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
         DatasetError: none can be read, none has a polygon, or the extra `vectors` is missing.
     """
     with polygon_packages():
-        from segmenter.extras.vectors.features import area_layers
+        from segmenter.extras.vector_files.features import area_layers
     layers, damaged = Counter[str](), dict[str, str]()
     for file in files:
         try:
@@ -86,7 +86,7 @@ def file_of_classes(root: Path, files: Sequence[str]) -> str | None:
     So an area of interest, or a grid of sheets, is none beside polygons of classes.
     """
     with polygon_packages():
-        from segmenter.extras.vectors.features import area_layers
+        from segmenter.extras.vector_files.features import area_layers
     telling = []
     for file in files:
         with suppress(DatasetError):
@@ -101,7 +101,7 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
 
     Of several files or layers that is how the one of classes is known, beside outlines and sheets.
     """
-    from segmenter.extras.vectors.features import VectorFile
+    from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
     columns, counts = dict[str, list[list[str]]](), list[int]()
@@ -140,7 +140,7 @@ def _classes_of(
     Args:
         counts: polygons of each file.
     """
-    from segmenter.extras.vectors.features import VectorFile
+    from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
     nowhere = [name for name in sorted(values) if Entry(name).nowhere]

@@ -34,8 +34,8 @@ from segmenter.raster.remote.settings import RemotePath
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.outputs.finished import MapStyle
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
+    from segmenter.mapping.style import MapStyle
 
 PART_BYTES = 1 << 23
 """Bytes of each part of an object; smaller objects are sent in one request. A thread holds two parts."""

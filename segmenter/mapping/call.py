@@ -41,8 +41,8 @@ from segmenter.mapping.calibrated import describe_calibration
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.truth import GsdOf, Images, by_georeference
+from segmenter.mapping.style import MapStyle
 from segmenter.raster.write import BLOCK
 from segmenter.runs.ensemble import Ensemble, members, uncalibrated
 

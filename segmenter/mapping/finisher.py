@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from segmenter.base.errors import SegmenterError
+from segmenter.mapping.completed import Completed
 
 if TYPE_CHECKING:
     from segmenter.grid.geometry import Window
@@ -17,21 +18,8 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.folder.journal import Entry
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.raster import RasterInfo
-
-
-class Completed(Protocol):
-    """Files completed in two steps: written to disk, then renamed; `discard` removes unnamed ones."""
-
-    def finish(self) -> None:
-        """Write the file to the disk under a temporary name."""
-
-    def publish(self) -> None:
-        """Rename the file to its final name."""
-
-    def discard(self) -> None:
-        """Remove temporary files."""
 
 
 class Companion(Completed, Protocol):

@@ -34,11 +34,12 @@ from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts, of_one_run
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
+from segmenter.mapping.outcome import Outcome
 from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
-from segmenter.mapping.scoring import Outcome, Scoring, count_further, score_kept, write_scores
+from segmenter.mapping.scoring import Scoring, count_further, score_kept, write_scores
 from segmenter.raster import (
     check_drivers,
     crs_title,

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,10 +26,18 @@ from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
 from segmenter.runs.checkpoints import BEST, Arrays, load_some, save_arrays
 
-if TYPE_CHECKING:
-    from segmenter.runs.run import Run
-
 Record = TypeVar("Record", bound=BaseModel)
+
+
+class RunWithWeights(Protocol):
+    """What records need of a run (`run.Run`), which reads some of them itself."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def fingerprint(self) -> str: ...
+
+    def weights_file(self) -> Path: ...
 
 
 class _Strict(BaseModel):
@@ -81,7 +89,7 @@ class AccuracyFile(BaseModel):
     remarks: tuple[str, ...]
 
 
-def save_accuracy(run: Run, content: Mapping[str, Any]) -> None:
+def save_accuracy(run: RunWithWeights, content: Mapping[str, Any]) -> None:
     """Write the estimates of a run's maps: fields of `AccuracyFile` but `weights`, and others for JSON.
 
     Raises:
@@ -92,7 +100,7 @@ def save_accuracy(run: Run, content: Mapping[str, Any]) -> None:
     write_whole(run.path / ACCURACY, sealed(json.dumps(whole, ensure_ascii=False, indent=1)).encode())
 
 
-def load_accuracy(run: Run) -> AccuracyFile | None:
+def load_accuracy(run: RunWithWeights) -> AccuracyFile | None:
     """Load the estimates of the maps of these weights; None without that file.
 
     Raises:
@@ -437,7 +445,7 @@ class CalibrationFile(_Strict):
 
 
 def save_calibration(
-    run: Run, fitted: Fitted, *, pixels: int, scenes: int, fitted_on: Sequence[FittedScene]
+    run: RunWithWeights, fitted: Fitted, *, pixels: int, scenes: int, fitted_on: Sequence[FittedScene]
 ) -> None:
     """Write the calibration of a run's weights, completely or not at all; arguments as in `CalibrationFile`.
 

@@ -2,7 +2,7 @@
 
 Reading a window of a JPEG, a PNG or a striped, compressed TIFF means decoding most of the file. Such images
 and labels are decoded once into packs beside the index; tiled TIFFs, and files hardly larger than a tile, are
-read directly, unless `python -m datasets pack` has packed them.
+read directly, unless `segmenter pack` has packed them.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class SceneStore:
             return ""
         return (
             f"images of {len(remote)} of {len(self._scenes)} scenes are read from {self._dataset.root}, with "
-            f"requests for each tile; `{invocation('datasets')} pack` fetches them once, into "
+            f"requests for each tile; `{invocation('pack')}` fetches them once, into "
             f"{self._folder.path}"
         )
 

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.base.errors import OutputError
-from segmenter.evaluation.bootstrap import INTERVAL
 from segmenter.evaluation.by_gsd import gsd_facts
 from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import confusion_panel
+from segmenter.evaluation.intervals import INTERVAL
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import ConfusionMatrix, Scores

@@ -16,6 +16,7 @@ from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
 from segmenter.config.sampling import SamplingConfig
+from segmenter.demands.dataset import check_demands, check_validation
 from segmenter.grid.gsd import range_text
 from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
@@ -33,7 +34,6 @@ from segmenter.tiles.pasting import donors
 from segmenter.tiles.scene_files import joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
-from segmenter.training.beginning.demands import check_demands, check_validation
 
 _FREE_TO_CHANGE = (
     *("name", "distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),

@@ -30,7 +30,7 @@ start, and 2000 steps without one double it: so far down are 26 in a row, or one
 by the scale, which checkpoints keep, and not by a count: a resumed run ends at the same step."""
 DIVERGED = (
     "step {step}: {what}; the checkpoints before it are whole. Lower training.learning_rate, set "
-    "training.clip_norm, or look for odd pixels with datasets check"
+    "training.clip_norm, or look for odd pixels with segmenter check"
 )
 
 _WAITS = 0.01

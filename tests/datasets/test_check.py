@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.warp import transform
 
-from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
+from datasets.commands import call as main
 from datasets.leaks import Seen, find_leaks, pieces
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.config.recipe import TilesConfig

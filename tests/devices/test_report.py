@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.devices import main
 from segmenter.base.errors import run_script
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, report, setup
-from segmenter.devices.__main__ import main
 from segmenter.devices.driver import MachineGpus, machine_gpus
 from segmenter.devices.report import Seen, SeenGpu, why_not
 from segmenter.extras.strategies import cards_expected

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from datasets.__main__ import main
+from datasets.commands import call as main
 from datasets.synthetic.make import make_naic2020
 from segmenter.base.errors import ConfigError, SegmenterError, run_script
 from segmenter.evaluation import figures
@@ -95,7 +95,7 @@ def test_a_run_stands_beside_the_plan(
 
 def test_no_tensorflow_is_imported(config: Path) -> None:
     code = (
-        "import sys\nfrom datasets.__main__ import main\n"
+        "import sys\nfrom datasets.commands import call as main\n"
         "assert main(['coverage', sys.argv[1], '--batch', '8']) == 0\n"
         "print('loaded:', sorted({'tensorflow', 'keras', 'matplotlib', 'plotly'} & set(sys.modules)))"
     )

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from segmenter.evaluation.bootstrap import LEAST, Interval, _drawn, _units, forget_blocks, miou_interval
+from segmenter.evaluation.bootstrap import _drawn, _units, forget_blocks, miou_interval
+from segmenter.evaluation.intervals import LEAST, Interval
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol, Scores
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap

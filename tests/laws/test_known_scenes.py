@@ -29,13 +29,13 @@ from segmenter.base.errors import CheckpointError, ConfigError
 from segmenter.config.datasets import FolderSplit
 from segmenter.config.reading import load_recipe, recipe_from, with_deals
 from segmenter.config.recipe import AugmentationConfig, Recipe
+from segmenter.demands.dataset import reach_of
 from segmenter.grid.deals import Deal, Deals, deal_file, parts_dealt, read_deals, with_deal
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.records import Origin, save_origin, save_validation_images
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import FILE, load_scenes
 from segmenter.tiles.scene_files import scene_digests
-from segmenter.training.beginning.demands import reach_of
 from segmenter.training.beginning.origin import record_scenes
 from tests.helpers.made_folders import image, label, save
 from tests.helpers.made_rasters import written

@@ -11,11 +11,11 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from datasets.commands.runs import main
 from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import remove_leftovers
 from segmenter.evaluation.calibration import fit_held_out
 from segmenter.grid.labels import MAX_CLASSES
-from segmenter.runs.__main__ import main
 from segmenter.runs.compare import comparison
 from segmenter.runs.log import RunLog
 from segmenter.runs.records import (
@@ -297,7 +297,7 @@ def test_without_plotly_one_line_says_so_and_the_training_is_done_all_the_same(
     leave_report(run)
     said = capsys.readouterr().err
     assert said.startswith("warning: no report")
-    assert said.endswith(f"python -m segmenter.runs report {run}\n")
+    assert said.endswith(f"segmenter runs report {run}\n")
     assert said.count("\n") == 1
     assert not (run / REPORT).exists()
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import maximum_filter
 
 from datasets import load_dataset
-from datasets.__main__ import main as datasets_main
 from datasets.blocks import BlockGrid, block_parts
 from datasets.check import check_dataset
+from datasets.commands import call as datasets_main
 from datasets.start.groups import groups_of
 from datasets.start.samples import Sample, area_of, has_an_up, label_range
 from datasets.start.split import Wish, deal

@@ -98,7 +98,7 @@ def test_the_log_and_the_diagnosis_have_what_each_class_had(
     assert {line["classes_per_replica"] for line in lines} == {3.0}
     assert sum(line["short_steps"] for line in lines) == 0
     to = tmp_path / "coverage.json"
-    assert main(["datasets", "coverage", str(recipe), "--run", str(run), "--json", str(to)]) == 0
+    assert main(["coverage", str(recipe), "--run", str(run), "--json", str(to)]) == 0
     ran = json.loads(to.read_text())["run"]
     assert ran["held_share"] == [1.0, 1.0, 1.0]
     assert (ran["short_steps"], ran["promised"], ran["steps"]) == (0, [0, 1, 2], steps)

@@ -15,8 +15,8 @@ from segmenter.base.errors import TrainingError
 from segmenter.config.recipe import PredictionConfig, Recipe, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, make_devices
-from segmenter.evaluation.bootstrap import Interval
 from segmenter.evaluation.by_gsd import GsdConfusions
+from segmenter.evaluation.intervals import Interval
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap

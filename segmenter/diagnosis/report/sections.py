@@ -229,7 +229,7 @@ def html_report(diagnosis: Diagnosis) -> str:
         _run(diagnosis),
     ]
     title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
-    head = Head(title, headline(diagnosis), _facts(diagnosis), f"{invocation('datasets')} coverage")
+    head = Head(title, headline(diagnosis), _facts(diagnosis), f"{invocation('coverage')}")
     return html_page(head, sections, map_data(diagnosis))
 
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.base.files import Closing
-from segmenter.extras.vectors.vectorise import check_placed
-from segmenter.extras.written_map import WrittenMap
+from segmenter.extras.written_map import WrittenMap, check_placed
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo, open_raster, pixel_sides
 from segmenter.raster.ground import alignment_errors

@@ -39,7 +39,7 @@ from segmenter.extras.accuracy.estimators import unit_for, whole_area
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import Allocation, SampleRequest
 from segmenter.extras.accuracy.tally import Chances, Sizes, Tally
-from segmenter.extras.vectors.map_files import maps_in
+from segmenter.extras.written_map import maps_in
 from segmenter.grid.geometry import Window
 from segmenter.pages.parts import percent
 from segmenter.raster import Raster, RasterInfo, open_raster, outlines, quiet_gdal, raster_info

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.mapping.style import MapStyle
 
 MARK = "written by coverage-segmenter; a file without this line is left as it is"
 """QGIS drops comments when it saves: a file with this one was not saved by QGIS."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from segmenter.base.errors import SegmenterError
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.raster import RasterInfo
 
 

@@ -35,7 +35,7 @@ from segmenter.training.trainer import PATIENCE, Trainer, epoch_dataset
 from segmenter.training.workers_agree import Stop
 
 if TYPE_CHECKING:
-    from segmenter.extras.parameter_servers.strategy import ServerCluster
+    from segmenter.extras.parameter_servers.cluster import ServerCluster
 
 
 class _Read(NamedTuple):

@@ -81,8 +81,8 @@ def write_polygons(places: Sequence[Place], columns: Columns, path: Path) -> Non
     """
     import shapely
 
-    from segmenter.extras.vectors.library import pyogrio
-    from segmenter.extras.vectors.writing import FAULTS, file_aside
+    from segmenter.extras.vector_files.library import pyogrio
+    from segmenter.extras.vector_files.writing import FAULTS, file_aside
 
     crs = _common_crs(places)
     polygons = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.folder.journal import Journal
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -93,7 +93,7 @@ class PolygonFile(Finisher):
         return Journal(call.request.output if call.store is None else caches() / "polygons")
 
     def _check_file(self, journal: Journal) -> None:
-        from segmenter.extras.vectors.writing import check_name
+        from segmenter.extras.vector_files.writing import check_name
 
         check_name(self._path)
         if self._path.exists() and self._noted(journal) is None:

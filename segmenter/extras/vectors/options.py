@@ -1,4 +1,4 @@
-"""Options of polygons made from a map, for `predict.py` and `vectorise`."""
+"""Options of polygons made from a map, for `predict.py` and `segmenter vectors`."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ from scipy.sparse.csgraph import connected_components
 from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import shortest_ends
+from segmenter.extras.vector_files.writing import Batch, polygon_file
 from segmenter.extras.vectors.options import PolygonOptions
-from segmenter.extras.vectors.writing import Batch, polygon_file
-from segmenter.extras.written_map import WrittenMap
+from segmenter.extras.written_map import WrittenMap, check_placed
 from segmenter.grid.components import STRIP_PIXELS, Strip, components, touching
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
@@ -420,20 +420,6 @@ def check_together(infos: Sequence[RasterInfo]) -> None:
                 got="another one",
                 remedy="write their polygons to files of their own",
             )
-
-
-def check_placed(info: RasterInfo) -> None:
-    """Refuse a raster whose pixels are not placed by a transform.
-
-    Raises:
-        DatasetError: it has control points or RPCs.
-    """
-    if info.gcps or info.rpcs is not None:
-        raise DatasetError(
-            info.path,
-            expected="a grid that is placed by a transform, it has control points or RPCs",
-            remedy="warp it first (gdalwarp)",
-        )
 
 
 def _one(

@@ -16,8 +16,8 @@ from segmenter.mapping.request.map_request import OUTPUTS
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.outputs.finished import MapStyle
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
+    from segmenter.mapping.style import MapStyle
 
 _SIDE = 1024
 """Longer side of a panel in pixels: two panels fit side by side on a screen."""

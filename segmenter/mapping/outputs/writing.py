@@ -23,8 +23,9 @@ from segmenter.inference.regridding import Regridder
 from segmenter.mapping.call import Compute
 from segmenter.mapping.folder.state import FolderState
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.finished import MapFiles, MapStyle
-from segmenter.mapping.scoring import Outcome, Scorer
+from segmenter.mapping.outcome import Outcome, Scorer
+from segmenter.mapping.outputs.finished import MapFiles
+from segmenter.mapping.style import MapStyle
 from segmenter.raster.resampled import GridColumns, ValidRows
 
 if TYPE_CHECKING:

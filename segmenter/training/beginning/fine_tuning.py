@@ -11,14 +11,12 @@ from typing import Any
 from segmenter.base.errors import CheckpointError, WeightsError, counted
 from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.config.recipe import Recipe, UNetConfig
+from segmenter.demands.encoder import bands_seen
 from segmenter.grid.scenes import Dataset
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
-from segmenter.model.pretrained.keras_files import check_keras_weights, file_bands
-from segmenter.model.pretrained.value_range import channels_for
 from segmenter.model.size import Shape, weight_shapes
 from segmenter.model.stages import Pace, joined_stages
-from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run, load_run
@@ -26,25 +24,6 @@ from segmenter.runs.scenes import Digests, changes_since
 
 _NOT_ENCODER = ("decoder_", "logits")
 """Beginnings of the names of all other layers, see `model.encoders`."""
-
-
-def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bool = True) -> None:
-    """Refuse missing, damaged or unsuitable encoder weights before the data are indexed.
-
-    Raises:
-        WeightsError: the weights cannot be used.
-    """
-    if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
-        return
-    bands = bands_seen(dataset)
-    if config.encoder in FAMILIES:
-        torch_encoder_weights(config, bands)
-    elif config.weights == "imagenet":
-        channels_for(bands, 3, config.weight_bands)
-        if download:
-            check_keras_weights(config.encoder, config.weights)
-    else:
-        channels_for(bands, file_bands(Path(config.weights), config.encoder), config.weight_bands)
 
 
 def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | None:
@@ -205,16 +184,6 @@ def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: 
 
 def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:
     return sum(math.prod(shapes[path]) for path in paths)
-
-
-def bands_seen(dataset: Dataset) -> int:
-    """Return the model's number of bands, from the recipe or the first training image."""
-    if dataset.bands is not None:
-        return len(dataset.bands)
-    for scene in dataset.of("train")[:1]:
-        with open_raster(scene.image, dataset.bands) as raster:
-            return len(raster.bands)
-    return 3  # no scene to train on: refused where the data are indexed
 
 
 def _difference(source: Run, recipe: Recipe) -> str:

@@ -14,6 +14,7 @@ from segmenter.base.errors import WeightsError, plain
 from segmenter.base.terminal import say, warn
 from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.config.recipe import Recipe, TrainingConfig
+from segmenter.demands.dataset import check_buffer
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, shapes_of, stages_of
@@ -26,7 +27,6 @@ from segmenter.model.stages import Pace, pace_of, part_of
 from segmenter.runs.checkpoints import transfer_weights
 from segmenter.runs.run import Run
 from segmenter.tiles.statistics import BandStatistics, band_names
-from segmenter.training.beginning.demands import check_buffer
 from segmenter.training.beginning.fine_tuning import (
     Source,
     check_fit,

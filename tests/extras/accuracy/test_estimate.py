@@ -12,8 +12,8 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
+from datasets.commands.accuracy import main
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.extras.accuracy.__main__ import main
 from segmenter.extras.accuracy.estimators import (
     Estimates,
     Figure,

@@ -25,8 +25,8 @@ from tests.helpers.refusals import refused
 pytest.importorskip("pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'")
 import pyogrio
 
+from datasets.commands.accuracy import main
 from segmenter.extras.accuracy import covers
-from segmenter.extras.accuracy.__main__ import main
 from segmenter.extras.accuracy.covers import Reservoirs
 from segmenter.extras.accuracy.estimators import Sample, estimates
 from segmenter.extras.accuracy.sampling import Plan

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from datasets.__main__ import main
+from datasets.commands import call as main
 from segmenter.base.errors import ClusterError, DatasetError, DeviceError, LostClusterError, run_script
 from segmenter.extras.dask import pool as remote
 from segmenter.extras.dask.connect import connected

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 import predict
 from benchmarks.export_table import measured_model
+from datasets.commands.export import main
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export import exporting
-from segmenter.extras.export.__main__ import main
 from segmenter.extras.export.check import Agreement, Probe, compare
 from segmenter.extras.export.exporting import Tile, choose_tile
 from segmenter.grid.labels import IGNORE, ClassMap

@@ -21,9 +21,9 @@ from rasterio.warp import transform
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.config.datasets import VectorLabels
+from segmenter.extras.vector_files.features import VectorFile
 from segmenter.extras.vectors import burning
 from segmenter.extras.vectors.burning import Burner, Placed
-from segmenter.extras.vectors.features import VectorFile
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
@@ -171,7 +171,7 @@ def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Pat
 
 def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
     """What `vectorise` writes is read without a setting, as GeoPackage and as GeoParquet."""
-    from segmenter.extras.vectors.__main__ import main
+    from datasets.commands.vectors import main
 
     rng = np.random.default_rng(4)
     ids = np.kron(rng.integers(0, 4, (11, 17)), np.ones((3, 4))).astype(np.uint8)

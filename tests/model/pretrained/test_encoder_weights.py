@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from datasets.commands.convert_weights import main
 from segmenter.base.errors import SegmenterError, WeightsError, run_script
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, shapes
 from segmenter.model.encoders import ENCODERS
 from segmenter.model.layers import Layers
-from segmenter.model.pretrained.convert import main
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
 from segmenter.model.pretrained.torch_files import read_safetensors, read_torch, write_safetensors
 from segmenter.training.beginning.fine_tuning import load_encoder
@@ -266,7 +266,7 @@ def test_weights_of_another_network_are_refused_in_a_line(
     ("encoder", "weights", "fields"),
     [
         ("resnet18", "imagenet", {"fault": "them for resnet18"}),
-        ("resnet18", "w.pth", {"remedy": "python -m segmenter.model.pretrained.convert"}),
+        ("resnet18", "w.pth", {"remedy": "segmenter convert-weights"}),
         ("resnet18", "w.h5", {"expected": ".safetensors file for resnet18"}),
         ("resnet18", "none.safetensors", {"where": "none.safetensors", "expected": "weights"}),
         ("efficientnet_lite1", "imagenet", {"fault": "make pretrained"}),

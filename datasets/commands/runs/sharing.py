@@ -1,4 +1,4 @@
-"""Commands of `python -m segmenter.runs` on runs for others: describe one, hand it over, take one in."""
+"""Commands on runs for others: describe one, hand it over, take one in."""
 
 from __future__ import annotations
 

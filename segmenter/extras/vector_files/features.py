@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, failing, shortened
 from segmenter.base.files import VECTOR_ENDINGS
-from segmenter.extras.vectors.library import pyogrio
+from segmenter.extras.vector_files.library import pyogrio
 from segmenter.raster.polygons import crs_of
 
 _NO_CRS_SAID = "OGC:CRS84"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import OutputError, SegmenterError, failing
 from segmenter.base.files import check_writable, folder_aside, sync
-from segmenter.extras.vectors.library import pyogrio
+from segmenter.extras.vector_files.library import pyogrio
 from segmenter.mapping.folder.state import OutputLocks
 
 ENDINGS = (".gpkg", ".parquet")
