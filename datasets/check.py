@@ -29,8 +29,8 @@ from .files import few
 from .fill import Fill
 from .gsd import contradictions, gsd_line
 from .leaks import (
+    AuditedScene,
     Looks,
-    Seen,
     coarse_mask,
     cut_pictures,
     digest_of,
@@ -312,11 +312,13 @@ class _Audit:
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
-    def seen(self, dataset: Dataset) -> Seen:
+    def seen(self, dataset: Dataset) -> AuditedScene:
         """Return the facts of a scene that are compared to detect leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         looks = self.looks
-        return Seen(self.scene, self.digest, self.info, valid, looks.landmarks, self.bands, looks.borders)
+        return AuditedScene(
+            self.scene, self.digest, self.info, valid, looks.landmarks, self.bands, looks.borders
+        )
 
 
 def _audit(dataset: Dataset, scene: Scene) -> _Audit:

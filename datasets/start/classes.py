@@ -21,7 +21,7 @@ from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..leaks import in_turn
 from .choice import Choice
-from .legends import Entry, Legend
+from .legends import Legend, LegendClass
 from .names import Patterns
 from .pixels import are_bits
 from .values import LabelValues, Whereabouts
@@ -83,14 +83,14 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
 
 @dataclass(frozen=True)
 class _Doubt:
-    """What the files cannot tell of the value 0; `likely`: it is rather a class."""
+    """Open question on the value 0, which the files leave; `likely`: it is rather a class."""
 
     text: str
     likely: bool
 
 
 def is_zero_a_class(
-    values: LabelValues, entries: Mapping[int | None, Entry], places: Places
+    values: LabelValues, entries: Mapping[int | None, LegendClass], places: Places
 ) -> _Doubt | None:
     """Return the doubt whether 0 is a class, where all bands of images that declare no nodata are 0.
 
@@ -162,7 +162,9 @@ def asked_of_tag(
     return [*chosen, Choice("dataset.label_nodata", value, "", question=question, instead=instead)]
 
 
-def _refuse_bits(codes: Sequence[int], entries: Mapping[int | None, Entry], values: LabelValues) -> None:
+def _refuse_bits(
+    codes: Sequence[int], entries: Mapping[int | None, LegendClass], values: LabelValues
+) -> None:
     """Refuse flags in bits, as QA_PIXEL has them: their values are no classes."""
     if values.encoding == "codes" and not entries and are_bits(codes):
         shown = ", ".join(f"{value} ({value:b})" for value in sorted(codes)[-2:])
@@ -180,7 +182,7 @@ def _refuse_one(classes: Sequence[object]) -> None:
         raise DatasetError("labels", expected="two classes or more", got=got, remedy="--labels names others")
 
 
-def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: Places) -> str:
+def _why_ignored(value: int, values: LabelValues, entry: LegendClass | None, places: Places) -> str:
     """Return why a value counts nowhere; empty for a class."""
     share, colours, others = values.share(value), values.encoding == "colours", values.pixels.keys() - {value}
     if entry is not None:
@@ -228,14 +230,14 @@ def _mixtures(values: LabelValues, codes: Sequence[int]) -> int:
 
 
 def _classes(
-    codes: Sequence[int], values: LabelValues, entries: Mapping[int | None, Entry], file: str
+    codes: Sequence[int], values: LabelValues, entries: Mapping[int | None, LegendClass], file: str
 ) -> Choice:
     """Return the classes in the order of their values."""
     classes = list[dict[str, Any]]()
     names, colours = set[str](), set[str]()
     for i, value in enumerate(codes):
         ground = not value and values.encoding == "codes" and any(code in entries for code in codes)
-        entry = entries.get(value) or Entry(_BACKGROUND if ground else _made_name(value, codes, values))
+        entry = entries.get(value) or LegendClass(_BACKGROUND if ground else _made_name(value, codes, values))
         tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
         names.add(name := next(each for each in tries if each not in names))
         coded = values.encoding == "codes"

@@ -20,7 +20,7 @@ from segmenter.grid.labels import MAX_CLASSES, own_colour
 from ..files import few
 from ..made import polygon_packages
 from .choice import Choice, nested
-from .legends import Entry
+from .legends import LegendClass
 
 _USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
@@ -143,7 +143,7 @@ def _classes_of(
     from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
-    nowhere = [name for name in sorted(values) if Entry(name).nowhere]
+    nowhere = [name for name in sorted(values) if LegendClass(name).nowhere]
     names = sorted(values.keys() - set(nowhere)) or nowhere
     meant, alone, empty = dict.fromkeys(nowhere, IGNORE_WORD), len(names) == 1, counts.count(0)
     if not alone and sum(counts) <= _MOST_DRAWN:
