@@ -25,6 +25,7 @@ from segmenter.pages.parts import (
     Paragraph,
     Picture,
     PictureRow,
+    PictureRows,
     Table,
     layout,
     lines,
