@@ -26,7 +26,7 @@ from .train_options import train_parser as _parser
 from .train_roles import run_training
 
 if TYPE_CHECKING:
-    from segmenter.training.ending import Outcome
+    from segmenter.training.ending import TrainingOutcome
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_training(given, recipe, train, answer)
 
 
-def train(request: stages.TrainRequest) -> Outcome:
+def train(request: stages.TrainRequest) -> TrainingOutcome:
     """Train one run, each stage by one call; `request` is a recipe and how to train it."""
     run = stages.run_folder(request)
     scenes = stages.find_scenes(request, run)

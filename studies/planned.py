@@ -38,7 +38,7 @@ MADE = {
     "potsdam": ["--scenes", "9", "--seed", "1", "--size", "1024"],
     "naic2020": ["--scenes", "300", "--seed", "1"],
 }
-"""Look-alikes, and the options of `datasets make` that make them."""
+"""Look-alikes, and the options of `segmenter make` that make them."""
 RESULTS = Path("studies/results/planned")
 PAGE, MARK = Path("studies/planned.md"), "<!-- table: python -m studies.planned page -->"
 _TEMPLATE = "configs/folder.yaml"

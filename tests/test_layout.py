@@ -327,6 +327,17 @@ def test_modules_have_no_circle_also_of_types() -> None:
     assert "segmenter.mapping.call" not in _imported("segmenter.mapping.finisher")
 
 
+def test_a_public_class_has_one_owner() -> None:
+    """Two classes of one name would be told apart only by their imports."""
+    owners: dict[str, list[str]] = {}
+    for module in OURS:
+        for node in _trees()[module].body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(module)
+    assert len(owners) > 300
+    assert {name: modules for name, modules in owners.items() if len(modules) > 1} == {}
+
+
 def test_the_package_is_listed_on_one_screen() -> None:
     names = {path.name for path in (ROOT / "segmenter").iterdir() if not path.name.startswith("__pycache__")}
     assert len(names) <= 20

@@ -66,21 +66,28 @@ class _Named:
 
     run: Path | tuple[Path, ...] = option(
         ...,
-        "run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
+        "run directory of a trained model; several, as RUN1,RUN2, are averaged in one pass",
         "RUN",
         positional=True,
         read=parse_runs,
     )
     inputs: tuple[str, ...] = option(
         (),
-        "image, folder of images (not its subfolders) or glob",
+        "image, folder of images (its subfolders are not searched) or glob pattern in quotes",
         "INPUT",
         positional=True,
         several=True,
         path=True,
     )
-    output: str = option(..., "folder for the maps, or s3://BUCKET/PREFIX", "DIR", path=True)
-    json: bool = option(False, "print one JSON object of what was made, and words on stderr")
+    output: str = option(..., "folder to write the maps to, or s3://BUCKET/PREFIX", "DIR", path=True)
+    json: bool = option(False, "print the result as one JSON object on stdout, all other text on stderr")
+
+
+_CALLS = {
+    "runs/mine scenes/ --output maps/": "a class map of each image in a folder",
+    "runs/mine scenes/ --output maps/ --tta flips --confidence": "averaged over mirror images",
+    "runs/mine --split test --output maps/": "map and score the test scenes of the recipe",
+}
 
 
 def predict_parser() -> ToolParser:
@@ -88,4 +95,4 @@ def predict_parser() -> ToolParser:
     about = "Class maps from images, with the model of a run directory."
     # `--window` is not to be read as `--window-size`.
     how: dict[str, Any] = {"epilog": _EPILOG, "allow_abbrev": False}
-    return tool_parser("predict", about, _Named, *OPTIONS, titles=GROUPS, **how)
+    return tool_parser("predict", about, _Named, *OPTIONS, titles=GROUPS, calls=_CALLS, **how)

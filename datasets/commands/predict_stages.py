@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
     from segmenter.grid.scenes import Dataset
     from segmenter.mapping.request.truth import Images
-    from segmenter.mapping.session import Mapped
+    from segmenter.mapping.session import MappingResult
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -90,7 +90,7 @@ def _check_unseen(dataset: Dataset, request: MapRequest, run: AnyRun, recipe: Re
             )
 
 
-def tell(call: MappingCall, mapped: Mapped, answer: TextIO | None) -> None:
+def tell(call: MappingCall, mapped: MappingResult, answer: TextIO | None) -> None:
     """Print what went wrong, and the result as JSON if there is an `answer` to write."""
     for line in grouped(str(error) for error in mapped.failures):
         print(f"error: {line}", file=sys.stderr)
@@ -98,7 +98,7 @@ def tell(call: MappingCall, mapped: Mapped, answer: TextIO | None) -> None:
         print(json.dumps(_facts(call, mapped), ensure_ascii=False, indent=1), file=answer)
 
 
-def _facts(call: MappingCall, mapped: Mapped) -> dict[str, Any]:
+def _facts(call: MappingCall, mapped: MappingResult) -> dict[str, Any]:
     """Return the result as plain JSON: maps sorted by name, other files, scores, failures."""
     outcome = mapped.outcome
     made = {job.output.name: job for job in (*outcome.written, *outcome.kept)}

@@ -11,9 +11,9 @@ from .train_stages import TrainRequest
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
-    from segmenter.training.ending import Outcome
+    from segmenter.training.ending import TrainingOutcome
 
-Train = Callable[[TrainRequest], "Outcome"]
+Train = Callable[[TrainRequest], "TrainingOutcome"]
 
 
 def run_training(given: TrainOptions, recipe: Recipe, train: Train, answer: TextIO) -> int:
@@ -56,7 +56,7 @@ def run_training(given: TrainOptions, recipe: Recipe, train: Train, answer: Text
     return _answer([outcome], given, answer) if request.chief else outcome.exit_code
 
 
-def _answer(outcomes: Sequence[Outcome], given: TrainOptions, answer: TextIO) -> int:
+def _answer(outcomes: Sequence[TrainingOutcome], given: TrainOptions, answer: TextIO) -> int:
     """Print the result, or that of each fold, as JSON if requested; return the exit code."""
     if given.json:
         facts = [outcome.to_dict() for outcome in outcomes]

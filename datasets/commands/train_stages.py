@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from segmenter.grid.scenes import Dataset
     from segmenter.runs.resume import Checkpoint
     from segmenter.tiles.feeding.processes import WorkerPool
-    from segmenter.training.beginning.fine_tuning import Source
-    from segmenter.training.prepare import Tiles
+    from segmenter.training.beginning.fine_tuning import StartingRun
+    from segmenter.training.prepare import TrainingTiles
     from segmenter.training.start import Training
 
 
@@ -60,7 +60,7 @@ class Scenes(NamedTuple):
     """Scenes of a training, and the run whose weights it starts from, if any."""
 
     dataset: Dataset
-    source: Source | None
+    source: StartingRun | None
 
 
 def run_folder(request: TrainRequest) -> RunFolder:
@@ -100,7 +100,7 @@ def scenes_of(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Dat
         return load_dataset(recipe)
 
 
-def _source(request: TrainRequest, dataset: Dataset) -> Source | None:
+def _source(request: TrainRequest, dataset: Dataset) -> StartingRun | None:
     """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
     from segmenter.demands.encoder import check_encoder_weights
     from segmenter.training.beginning.fine_tuning import find_source
@@ -115,7 +115,7 @@ def _source(request: TrainRequest, dataset: Dataset) -> Source | None:
     return None
 
 
-def _warn_of_seen(source: Source, recipe: Recipe, dataset: Dataset) -> None:
+def _warn_of_seen(source: StartingRun, recipe: Recipe, dataset: Dataset) -> None:
     """Warn of validation and test scenes that trained the run of `--init-from`."""
     from ..known import seen_by
 
@@ -126,7 +126,7 @@ def _warn_of_seen(source: Source, recipe: Recipe, dataset: Dataset) -> None:
         warn(plain(f"{scenes} trained {source.run.path}, as {seen[0].image}, so that the scores flatter"))
 
 
-def index_tiles(request: TrainRequest, scenes: Scenes) -> Tiles:
+def index_tiles(request: TrainRequest, scenes: Scenes) -> TrainingTiles:
     """Index the training tiles, measure the bands, and print a summary with the steps of an epoch."""
     from segmenter.training.prepare import prepare_tiles
 
@@ -140,7 +140,7 @@ def index_tiles(request: TrainRequest, scenes: Scenes) -> Tiles:
 
 
 @contextmanager
-def input_workers(request: TrainRequest, tiles: Tiles) -> Iterator[WorkerPool | None]:
+def input_workers(request: TrainRequest, tiles: TrainingTiles) -> Iterator[WorkerPool | None]:
     """Yield the processes that make the batches, started before TensorFlow is imported; None: threads do."""
     from segmenter.extras.strategies import cards_expected
     from segmenter.tiles.feeding.processes import worker_processes
@@ -152,7 +152,7 @@ def input_workers(request: TrainRequest, tiles: Tiles) -> Iterator[WorkerPool | 
         yield workers
 
 
-def start_devices(request: TrainRequest, run: RunFolder, scenes: Scenes, tiles: Tiles) -> Devices:
+def start_devices(request: TrainRequest, run: RunFolder, scenes: Scenes, tiles: TrainingTiles) -> Devices:
     """Start TensorFlow with the devices and the strategy of the recipe; print a table of them."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.extras.strategies import devices_of, shared_out
@@ -171,7 +171,7 @@ def training_of(
     request: TrainRequest,
     run: RunFolder,
     scenes: Scenes,
-    tiles: Tiles,
+    tiles: TrainingTiles,
     devices: Devices,
     workers: WorkerPool | None,
 ) -> Training:

@@ -71,8 +71,12 @@ def share_of_card(limit: MemoryLimit) -> int | None:
 class LogicalGpus(Section):
     """One GPU split into several, to test several replicas on one card."""
 
-    number: int = setting(..., "devices", "how many are made of the one card", ge=2, le=64)
-    memory: int = setting(..., "MiB", "of each; a quarter of an 11 GB card is about 2500", ge=64)
+    number: int = setting(
+        ..., "devices", "number of logical GPUs that the one card is split into", ge=2, le=64
+    )
+    memory: int = setting(
+        ..., "MiB", "memory of each logical GPU; a quarter of an 11 GB card is about 2500", ge=64
+    )
 
 
 class DistributionConfig(Section):
@@ -81,13 +85,14 @@ class DistributionConfig(Section):
     strategy: StrategyName = setting(
         "auto",
         "",
-        "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
-        "(--cluster, TF_CONFIG); docs/machines.md",
+        "strategy of tf.distribute by which devices work together; auto: all GPUs if there are any, else "
+        "all CPU devices, and those of all workers where a cluster is given (--cluster, TF_CONFIG); "
+        "docs/machines.md",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
         "",
-        "of the visible devices only these numbers, from 0; default: all, or the first for one_device",
+        "numbers of the visible devices to use, counted from 0; default: all, or with one_device the first",
     )
     shares: Annotated[
         tuple[int, ...] | Literal["auto"] | None,
@@ -95,56 +100,73 @@ class DistributionConfig(Section):
     ] = setting(
         None,
         "",
-        "parts of each step for each device, as in [2, 2, 1, 1] where two are twice as fast; auto: measured "
-        "before the first step; default: equal ones",
+        "relative part of each step that each device computes, as in [2, 2, 1, 1] where two are twice as "
+        "fast; auto: measured before the first step; default: equal parts",
     )
     tpu: str | None = setting(
-        None, "", "strategy tpu: name or address of the TPU; default: local, that of this machine"
+        None, "", "name or address of the TPU, for strategy: tpu; default: local, the TPU of this machine"
     )
     cross_device: Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one"] = setting(
         "auto",
         "",
-        "how sums over devices are made; auto: TensorFlow's collectives, NCCL between GPUs that are cards "
-        "of their own",
+        "method by which sums over devices are made; auto: TensorFlow's collectives, with NCCL between "
+        "GPUs that are separate cards",
     )
     visible_devices: tuple[DeviceNumber, ...] | None = setting(
-        None, "", "GPUs that TensorFlow may see, by its numbers, from 0; []: none; default: all"
+        None,
+        "",
+        "numbers of the GPUs that TensorFlow may see, counted from 0 as TensorFlow does; []: none; "
+        "default: all",
     )
-    memory_growth: bool = setting(True, "", "take GPU memory as it is needed; false: all of it at the start")
+    memory_growth: bool = setting(
+        True, "", "true: take GPU memory as it is needed; false: take all of it at the start"
+    )
     memory_limit: Annotated[MemoryLimit | tuple[MemoryLimit, ...] | None, BeforeValidator(_memory_limits)] = (
         setting(
             None,
             "MiB",
-            "hard limit of each GPU, taken at the start, or a share of it as in 50 %; a list has one for "
-            "each visible GPU, in the cards' order; needs memory_growth: false",
+            "largest memory of each GPU, taken at the start: MiB, or a share such as 50 %; a list has one "
+            "value for each visible GPU, in the order of the cards; needs memory_growth: false; default: no "
+            "limit",
         )
     )
     logical_gpus: LogicalGpus | None = setting(
-        None, "", "{number, memory}: split the one visible GPU; needs memory_growth: false"
+        None,
+        "",
+        "number and memory of the logical GPUs that the one visible GPU is split into; needs "
+        "memory_growth: false; default: not split",
     )
     soft_placement: bool = setting(
-        True, "", "compute on the CPU what has no GPU version; false: such an operation is an error"
+        True, "", "true: compute on the CPU what has no GPU version; false: such an operation is an error"
     )
     log_placement: bool = setting(
-        False, "", "write the device of every operation to stderr: thousands of lines"
+        False, "", "true: write the device of every operation to stderr, which gives thousands of lines"
     )
     start_timeout: int = setting(
-        1800, "s", "that workers wait for each other at the start: their indexes take unequally long", ge=1
+        1800,
+        "s",
+        "longest time that workers wait for each other at the start; building their tile indexes takes "
+        "unequally long",
+        ge=1,
     )
     heartbeat_timeout: int = setting(
         60,
         "s",
-        "without a sign of life after which a worker is lost; a busy machine may be silent for 10",
+        "time without a sign of life after which a worker counts as lost; a busy machine may be silent for "
+        "10 s",
         ge=5,
     )
     progress_timeout: int = setting(
         900,
         "s",
-        "without progress after which a worker that lives hangs; compiling the step takes minutes",
+        "time without progress after which a worker that still answers counts as hung; compiling the step "
+        "takes minutes",
         ge=5,
     )
     deterministic: bool = setting(
-        False, "", "the same bits in each run on GPUs too, at a cost; a CPU has them without"
+        False,
+        "",
+        "true: the same bits in each run on GPUs too, which is slower; on a CPU they are the same anyway",
     )
 
     @model_validator(mode="after")

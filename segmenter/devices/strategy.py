@@ -1,7 +1,7 @@
 """Strategies of `tf.distribute` for one device, several, and several machines; uses `setup`.
 
 Extras (`segmenter.extras.strategies`), unknown to the core, make further strategies: they also return
-`Devices`, with a subclass of `Kind` if their steps are computed in another way.
+`Devices`, with a subclass of `StepEngine` if their steps are computed in another way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BFLOAT16 = 8, 0
 """Compute capability of the first cards with tensor cores for it (Ampere)."""
 
 
-class Kind:
+class StepEngine:
     """Way in which training steps are computed; in this base class, each step by all devices at once.
 
     A strategy that computes steps differently subclasses it.
@@ -75,7 +75,7 @@ class Devices:
     cpu_chosen: bool = False
     shares: tuple[int, ...] = ()
     workers: Workers = field(default_factory=Workers)
-    kind: Kind = field(default_factory=Kind)
+    kind: StepEngine = field(default_factory=StepEngine)
     predicts_on_host: bool = False
 
     @property
@@ -202,14 +202,14 @@ def make_devices(
     config: DistributionConfig,
     logical_devices: int | None = None,
     cluster: Cluster | None = None,
-    kind: Callable[[], Kind] = Kind,
+    kind: Callable[[], StepEngine] = StepEngine,
 ) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: parts to split the CPU into, to run several replicas without a GPU.
         cluster: the workers to train with; a single worker is treated like none.
-        kind: makes the `Kind`, called when the devices are set up and nothing is on them yet.
+        kind: makes the `StepEngine`, called when the devices are set up and nothing is on them yet.
 
     Raises:
         DeviceError: TensorFlow has already started its devices, or there are too few.

@@ -33,7 +33,7 @@ from segmenter.sampling.kinds import (
 from segmenter.sampling.methods import drawn_epoch
 from segmenter.sampling.quotas import PARTS, Part, PartTable, Quota, TileStrata, Wishes, part_table
 from segmenter.sampling.rows import lay_out, uses_of_tiles
-from segmenter.sampling.search import Cover, TooRareError, cover
+from segmenter.sampling.search import RequiredKinds, TooRareError, cover
 
 
 def order_for_replicas(
@@ -425,7 +425,7 @@ class _Promise:
     asked: list[int]
     kinds: Kinds
     new_T: Tiles
-    needed: Cover
+    needed: RequiredKinds
     uses_T: Tiles | None = None
     demand: Demand | None = None
     quotas: tuple[Quota, ...] = ()
@@ -526,14 +526,14 @@ def _promise(
 
 
 def _another(
-    found: Cover,
+    found: RequiredKinds,
     kinds: Kinds,
     batch: int,
     max_repeats: int | None,
     blocks: int,
     rng: np.random.Generator,
     demand: Demand | None,
-) -> Cover:
+) -> RequiredKinds:
     """Return another cover with as few steps and repeats, so that epochs differ; `found` if none is found."""
     try:
         other = cover(kinds, batch, max_repeats, blocks, rng, demand, found.steps)

@@ -34,7 +34,7 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """Outcome of a call that trained.
 
     Attributes:
@@ -71,7 +71,7 @@ class Outcome:
 
 
 class End(NamedTuple):
-    """End of the steps of a training: `ended` and `exit_code` as in `Outcome`; when it `started`."""
+    """End of the steps of a training: `ended` and `exit_code` as in `TrainingOutcome`; when it `started`."""
 
     ended: str
     started: float
@@ -99,7 +99,7 @@ def train_to_end(trainer: Trainer) -> End:
     return End("early" if trainer.ended_early else "finished", started)
 
 
-def report(trainer: Trainer, end: End, *, resumed: bool = False) -> Outcome:
+def report(trainer: Trainer, end: End, *, resumed: bool = False) -> TrainingOutcome:
     """Print the result, calibrate the model of a finished training, and write its report."""
     path, chief, position = trainer.run.path, trainer.devices.workers.chief, trainer.position
     if end.ended == "stopped":
@@ -109,7 +109,9 @@ def report(trainer: Trainer, end: End, *, resumed: bool = False) -> Outcome:
     elif chief:
         _describe_end(trainer)
     best, seconds = scored(path / BEST_FILES[0]), time.perf_counter() - end.started
-    return Outcome(path, end.ended, resumed, position.epoch, position.done, seconds, best, end.exit_code)
+    return TrainingOutcome(
+        path, end.ended, resumed, position.epoch, position.done, seconds, best, end.exit_code
+    )
 
 
 def _describe_end(trainer: Trainer) -> None:

@@ -32,11 +32,11 @@ from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.training.beginning.fine_tuning import Source, find_encoder_weights
+from segmenter.training.beginning.fine_tuning import StartingRun, find_encoder_weights
 from segmenter.training.beginning.new_run import load_first_weights, new_run
 from segmenter.training.beginning.origin import record_origin, record_scenes
 from segmenter.training.checks import check_devices, check_same_plan
-from segmenter.training.prepare import Tiles, describe_plan, epoch_plan
+from segmenter.training.prepare import TrainingTiles, describe_plan, epoch_plan
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
@@ -61,11 +61,11 @@ class Training:
 
     recipe: Recipe
     dataset: Dataset
-    tiles: Tiles
+    tiles: TrainingTiles
     devices: Devices
     path: Path
     checkpoint: Checkpoint | None = None
-    source: Source | None = None
+    source: StartingRun | None = None
     profile: bool = False
     workers: WorkerPool | None = None
 

@@ -20,7 +20,7 @@ from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices, is_central, sums_not_compiled
 from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.resume import Facts
+from segmenter.runs.resume import CheckpointFacts
 from segmenter.training.optimiser import AveragedWeights, Optimiser, sum_over_replicas
 
 _CALLS = 4
@@ -63,7 +63,7 @@ def xla_facts(training: TrainingConfig, parts: StepParts) -> dict[str, str]:
     return {_STEP: _COMPILED if parts.xla else _BY_KERNELS}
 
 
-def with_xla_as_before(parts: StepParts, facts: Facts, devices: Devices) -> StepParts:
+def with_xla_as_before(parts: StepParts, facts: CheckpointFacts, devices: Devices) -> StepParts:
     """Return a step's parts with the choice of the checkpoint's trial, if it was made on the same devices."""
     chosen, now = facts.computed_on.get(_STEP), devices.computed_on
     same = facts.replicas == devices.replicas and facts.computed_on.get("devices") == now["devices"]

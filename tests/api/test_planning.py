@@ -140,7 +140,7 @@ def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], tiles: Tiles) 
 
 
 def test_the_door_is_light_and_complete() -> None:
-    """Importing imports the version and the rules of strategies alone; a name, no TensorFlow; and no loader."""
+    """Importing imports the version and rules of strategies alone; a name, no TensorFlow; and no loader."""
     code = (
         "import sys, segmenter\n"
         "ours = {name for name in sys.modules if name.startswith('segmenter')}\n"

@@ -31,7 +31,7 @@ from segmenter.tiles.scene_files import scene_digests
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
-    Source,
+    StartingRun,
     check_fit,
     describe_kept,
     find_source,
@@ -374,18 +374,18 @@ def lite_recipe(**model: Any) -> Recipe:
     return RECIPE.model_copy(update={"model": config})
 
 
-def source(normalisation: Normalisation, scenes: Normalisation | None, bands: int = 3) -> Source:
+def source(normalisation: Normalisation, scenes: Normalisation | None, bands: int = 3) -> StartingRun:
     """A run of so many bands, with the weights of a first layer and a head."""
     facts = {"normalisation": normalisation, "scenes": scenes, "band_count": bands}
     arrays = {
         "model/stem_conv/kernel": np.zeros((3, 3, bands, 8), np.float32),
         "model/logits/kernel": np.zeros((1, 1, 8, 2), np.float32),
     }
-    return Source(unsaved_run(Path("runs/a"), TWO, **facts), arrays)
+    return StartingRun(unsaved_run(Path("runs/a"), TWO, **facts), arrays)
 
 
 def found(
-    source: Source | None,
+    source: StartingRun | None,
     *,
     model: dict[str, Any] | None = None,
     data: BandStatistics | None = None,
@@ -428,7 +428,7 @@ AS_WEIGHTS, AS_SCENES = ({**IMAGENETS, "input_normalisation": by} for by in ("we
     ],
 )
 def test_the_normalisation_of_weights_that_are_kept_goes_with_them_and_statistics_of_scenes_give_way(
-    said: Said, source: Source, model: dict[str, Any], dtype: str, kept: bool
+    said: Said, source: StartingRun, model: dict[str, Any], dtype: str, kept: bool
 ) -> None:
     """The recipe's own weights are not loaded: their normalisation is not said."""
     chosen = (source.run.normalisation, NOW) if kept else (NOW, None)
@@ -486,7 +486,7 @@ def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(tmp_pat
     arrays = {f"model/{p}": np.zeros(s, np.float32) for p, s in weight_shapes(recipe.model, 3, 3).items()}
     arrays = {path: array for path, array in arrays.items() if not path.startswith("model/up")}
     own = replace(source(IMAGENET, OLD).run, classes=dataset.classes)
-    begun = Source(own, arrays, partial=True)
+    begun = StartingRun(own, arrays, partial=True)
     training = Training(recipe, dataset, tiles, devices, tmp_path / "run", source=begun)
     with open_training(plan_training(training)):
         pass

@@ -35,7 +35,7 @@ from segmenter.runs.scenes import FILE, KnownScene, RunScenes, save_scenes
 from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from segmenter.training.checks import check_same_plan
 from segmenter.training.ending import train_to_end
-from segmenter.training.prepare import Tiles, changed_data, check_run_directory, prepare_tiles
+from segmenter.training.prepare import TrainingTiles, changed_data, check_run_directory, prepare_tiles
 from segmenter.training.start import PlannedTraining, Training, open_training, plan_training, resume_from
 from tests.helpers.made_runs import MACHINE, save
 from tests.helpers.made_training import made
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
 
     recipe: Recipe
     dataset: Dataset
-    tiles: Tiles
+    tiles: TrainingTiles
     devices: strategy.Devices
 
 
@@ -303,7 +303,7 @@ def data(tmp_path: Path, prepared: Prepared) -> Path:
     return shutil.copytree(prepared.dataset.root, tmp_path / "data")
 
 
-def tiles_of(folder: Path) -> Tiles:
+def tiles_of(folder: Path) -> TrainingTiles:
     recipe = load_recipe(folder / "recipe.yaml", [f"dataset.root={folder}"])
     return prepare_tiles(recipe, load_dataset(recipe))
 

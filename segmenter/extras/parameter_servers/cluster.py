@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from segmenter.devices.strategy import Kind
+from segmenter.devices.strategy import StepEngine
 from segmenter.extras.parameter_servers.control import Roles, Watch
 
 
-class ServerCluster(Kind):
+class ServerCluster(StepEngine):
     """Workers and parameter servers of a chief, whose own devices only validate.
 
     Attributes:
