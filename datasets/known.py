@@ -202,7 +202,7 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
         return known
     if remote or not is_address(recipe.dataset.root):
         today = load_dataset(recipe)
-        found = _named(today) if known is None else _found_out(run, known, recipe, today)
+        found = _roles_by_name(today) if known is None else _found_out(run, known, recipe, today)
         if found is not None:
             return found
     raise CheckpointError(
@@ -213,7 +213,7 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
     )
 
 
-def _named(today: Dataset) -> RunScenes | None:
+def _roles_by_name(today: Dataset) -> RunScenes | None:
     """Return the roles that a recipe names itself, whatever is added; None if a hash deals them."""
     if today.deal is not None:
         return None

@@ -191,7 +191,7 @@ def find_leaks(seen: Sequence[AuditedScene]) -> list[Leak]:
         leaks += [
             Leak(first, scene, "have the same pixels")
             for scene in scenes
-            if scene.split != first.split and not _apart(scene, first)
+            if scene.split != first.split and not _are_separate_blocks(scene, first)
         ]
     for more in (_overlaps(seen), _copies(seen, leaks)):
         told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
@@ -224,7 +224,11 @@ def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Lea
 
     def asked(first: AuditedScene, second: AuditedScene) -> bool:
         one, other = first.scene, second.scene
-        return one.split != other.split and not {one.name, other.name} <= told and not _apart(one, other)
+        return (
+            one.split != other.split
+            and not {one.name, other.name} <= told
+            and not _are_separate_blocks(one, other)
+        )
 
     for one, other, common in common_parts(seen, asked):
         told |= {one.scene.name, other.scene.name}
@@ -294,14 +298,14 @@ def _overlaps(seen: Sequence[AuditedScene]) -> Iterator[Leak]:
         near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
         for j in np.flatnonzero(near & (splits[i + 1 : stop] != splits[i])) + i + 1:
             other, its_ground = lying[j]
-            if _apart(each.scene, other.scene):
+            if _are_separate_blocks(each.scene, other.scene):
                 continue
             if (share := _shared(each, ground, other, its_ground)) > 0:
                 yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
                 break
 
 
-def _apart(one: Scene, other: Scene) -> bool:
+def _are_separate_blocks(one: Scene, other: Scene) -> bool:
     """Return whether two scenes are of different blocks of one image."""
     return one.blocks and other.blocks and one.image == other.image
 

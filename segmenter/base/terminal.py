@@ -152,7 +152,7 @@ class Enduring:
 
     Attributes:
         failure: why it failed; None if it did not.
-        answers: True if it carries a machine-readable answer (`words_aside`).
+        answers: True if it carries a machine-readable answer (`stdout_for_json`).
     """
 
     failure: OSError | None = None
@@ -187,7 +187,7 @@ class Enduring:
 
 
 @contextmanager
-def words_aside(aside: bool) -> Iterator[TextIO]:
+def stdout_for_json(aside: bool) -> Iterator[TextIO]:
     """Yield stdout for a machine-readable answer; if `aside`, messages printed meanwhile go to stderr."""
     answer = sys.stdout
     if not aside:

@@ -112,11 +112,11 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
     taken: dict[str, Path] = {name.casefold(): folder / name for name in scores}
     dataset = layout if layout is not None and layout.covers(folder) else None
     for path in taken.values():
-        _replaces_none(path, originals, folder, dataset)
+        _refuse_overwriting(path, originals, folder, dataset)
     for job in jobs:
         later = (path for finisher in call.finishers for path in finisher.afterwards(job))
         for path in (*job.files, *job.unchecked, *later):
-            _replaces_none(path, originals, folder, dataset)
+            _refuse_overwriting(path, originals, folder, dataset)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
@@ -124,7 +124,7 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
                 )
 
 
-def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
+def _refuse_overwriting(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
     if real(path) in originals:
         raise DatasetError(f"--output {folder}", f"{path} would replace an input; choose another folder")
     if dataset is not None and dataset.holds(path):
@@ -176,7 +176,7 @@ def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) ->
             failures.append(error)
             jobs.remove(job)
             continue
-        notes.append((_said(sides, metres, job.grid), job.info.path))
+        notes.append((_scale_line(sides, metres, job.grid), job.info.path))
     return notes
 
 
@@ -235,7 +235,7 @@ def _sides(info: RasterInfo, scale_of: GsdOf, stated: float | None) -> tuple[flo
     return stated, stated
 
 
-def _said(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> str:
+def _scale_line(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> str:
     high, wide = (f"{side:.3g}" for side in sides)
     pixel = f"a pixel is {high} m" if high == wide else f"a pixel is {wide}×{high} m"
     if grid is None:

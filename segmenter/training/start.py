@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.files import alone_in
+from segmenter.base.files import exclusive_lock
 from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
@@ -70,14 +70,14 @@ class Training:
     workers: WorkerPool | None = None
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared_end(self) -> Iterator[None]:
         """End all workers of a training if one ends in the block; all but the chief print nothing.
 
         Raises:
             WorkerError: a worker has another recipe, program or data.
         """
         workers = self.devices.workers
-        with workers.together(), quiet(not workers.chief):
+        with workers.shared_end(), quiet(not workers.chief):
             if workers.count > 1:
                 tiles = self.tiles.fingerprint()
                 check_same(workers, facts_of(self.recipe, self.dataset.classes, tiles, self.devices))
@@ -121,7 +121,7 @@ def plan_training(training: Training) -> PlannedTraining:
     else:
         run = replace(new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
     if recipe.distribution.shares == "auto":
-        chosen = devices.dealt(recipe.training.global_batch)
+        chosen = devices.replica_tiles(recipe.training.global_batch)
         run = replace(run, shares=MeasuredShares(chosen, devices.models))
     run = as_on_chief(devices.workers, run)
     plan = epoch_plan(run.recipe, tiles.index, run.classes.names, 0, devices.replicas)
@@ -142,7 +142,7 @@ def open_training(planned: PlannedTraining) -> Iterator[Trainer]:
         with trainer.feed:
             yield trainer
         return
-    with alone_in(run.path) as unlocked:
+    with exclusive_lock(run.path) as unlocked:
         if unlocked:
             warn(f"{unlocked}")
         check_as_seen(run.path, checkpoint)
@@ -184,7 +184,7 @@ def _trainer(planned: PlannedTraining) -> Trainer:
     run, training = planned.run, planned.training
     tiles, devices, batch = training.tiles, training.devices, run.recipe.training.global_batch
     own = devices.own_rows(batch) if devices.workers.count > 1 else None
-    form = tiles.statistics, devices.dealt(batch)
+    form = tiles.statistics, devices.replica_tiles(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, training.workers)
     kind: type[Trainer] = devices.kind.trainer or Trainer

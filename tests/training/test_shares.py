@@ -85,7 +85,7 @@ def test_what_was_measured_and_chosen_is_said(
 ) -> None:
     cards(0.01, 0.02, 0.02)
     devices = share_out(devices_of("fast", "slow", "slow"), recipe_of(), FORM, 3)
-    assert devices.dealt(24) == devices.shares == (12, 6, 6)
+    assert devices.replica_tiles(24) == devices.shares == (12, 6, 6)
     assert "1.33 times as fast as equal parts" in capsys.readouterr().out
     cards(0.01, 0.0101, 0.0103)
     devices = share_out(devices_of("a", "a", "a"), recipe_of(), FORM, 3)

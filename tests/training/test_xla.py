@@ -400,4 +400,4 @@ def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
     devices = devices_of(DistributionConfig(strategy="tpu", tpu=name))
     assert devices.names == (tuple(cores) if name else tuple(f"TPU:{i}" for i in range(8)))
     assert done == [name or "local", *(["connected"] if name else []), "started"]
-    assert devices.dealt(64) == (8,) * 8
+    assert devices.replica_tiles(64) == (8,) * 8

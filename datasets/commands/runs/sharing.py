@@ -36,7 +36,7 @@ def _card(given: _CardOptions) -> int:
 
     facts = read_known(given.run_dir)
     output = given.output or given.run_dir / FILE
-    with given.alone_at(output):
+    with given.exclusive_outputs(output):
         write_whole(output, card_text(facts, given.license).encode())
     print(f"{output}: model card of {facts.name}, weights of {facts.weights.name}")
     return 0
@@ -67,7 +67,7 @@ def _stac(given: _StacOptions) -> int:
     output = given.output or given.run_dir / FILE
     names = [path.name for path in given.run_dir.iterdir()]
     content = item(facts, base_of(given.run_dir, output, given.href), names, given.license, times)
-    with given.alone_at(output):
+    with given.exclusive_outputs(output):
         write_whole(output, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     place = (
         "no place known" if content["geometry"] is None else "bbox " + ", ".join(map(str, content["bbox"]))
@@ -96,7 +96,7 @@ def _pack(given: _PackOptions) -> int:
     from segmenter.runs.run import load_run
 
     output = given.output or Path(f"{load_run(given.run_dir).recipe.name}.run.zip")
-    with given.alone_at(output):
+    with given.exclusive_outputs(output):
         done = pack_run(
             given.run_dir,
             output,

@@ -222,7 +222,7 @@ def pack_run(
     """
     remove_killed(output)
     with ExitStack() as undo:
-        undo.enter_context(_alone(run))
+        undo.enter_context(_lock_run(run))
         facts = read_known(run)
         facts.run.calibration()  # which must be of these weights
         names = _names(facts, with_checkpoints)
@@ -276,7 +276,7 @@ def _names(known: RunFactsForOthers, with_checkpoints: bool) -> list[str]:
 
 
 @contextmanager
-def _alone(run: Path) -> Iterator[None]:
+def _lock_run(run: Path) -> Iterator[None]:
     """Lock a run against trainings in the block, if its folder is writable."""
     lock = FileLock(run / ".lock")
     if run.is_dir():
@@ -291,7 +291,7 @@ def _alone(run: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.give_back()
+        lock.release()
 
 
 def _descriptions(

@@ -18,7 +18,7 @@ import tensorflow as tf
 from segmenter.base.errors import ConfigError, DeviceError, TrainingError
 from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
-from segmenter.devices.strategy import Devices, dealt
+from segmenter.devices.strategy import Devices, deal_tiles
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.run import MeasuredShares
@@ -109,7 +109,7 @@ def share_out(
     if asked is None or devices.replicas == 1:
         return devices
     if asked != "auto":
-        return _with(devices, dealt(training.global_batch, asked, training.accumulate))
+        return _with(devices, deal_tiles(training.global_batch, asked, training.accumulate))
     if known is not None and known.devices == devices.models:
         say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
         return _with(devices, known.tiles)
