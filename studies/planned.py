@@ -139,7 +139,7 @@ def _step_seconds(recipe: Any) -> float:
     """Return processor seconds of a step, on made tiles, after the calls that compile."""
     import tensorflow as tf
 
-    from datasets.commands.gpu.step import made_stack, step_parts
+    from segmenter.training.timing import made_stack, step_parts
     from segmenter.devices.strategy import make_devices
     from segmenter.training.step import make_steps
 

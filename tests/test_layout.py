@@ -56,9 +56,7 @@ EXTRAS = {
     "upload": "mapping raster",
     "written_map": "mapping raster",
     "parameter_servers": "config devices model runs training",
-    "unequal_cards": "config devices model runs training",
-    "tpu": "config devices",
-    "strategies": "config devices runs extras.parameter_servers extras.tpu extras.unequal_cards",
+    "strategies": "config devices model runs training extras.parameter_servers",
 }
 """Extra → the rooms of the core, and the other extras, that it may import. The core imports none of them."""
 
@@ -71,10 +69,9 @@ MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
 """Modules that measure: they make and read files as others do."""
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
-    *("inference.function", "extras.tpu"),
+    *("inference.function", "extras.strategies.tpu", "extras.strategies.unequal_cards"),
     "extras.export.graph",
     *(f"extras.parameter_servers.{name}" for name in ("strategy", "trainer", "state")),
-    *(f"extras.unequal_cards.{name}" for name in ("measured",)),
 }
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.size"),
@@ -244,10 +241,7 @@ def test_all_commands_are_in_one_folder() -> None:
         for other in _ours(name, types=True)
         if room_of(other) == "commands" and room_of(name) != "commands"
     }
-    assert above == {
-        "datasets.__main__ imports datasets.commands",
-        "datasets.start.timing imports datasets.commands.gpu.step",
-    }
+    assert above == {"datasets.__main__ imports datasets.commands"}
 
 
 READS = ("add_options", "add_commands", "parsed", "parsed_command")

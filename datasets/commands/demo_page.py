@@ -34,11 +34,7 @@ _WRONG = np.array((214, 39, 40), np.uint8)
 
 
 def demo_page(folder: Path, facts: DemoFacts) -> str:
-    """Return the page as HTML.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
-    """
+    """Return the page as HTML."""
     run = load_run(folder / "run")
     dataset = load_dataset(run.recipe)
     legend = [ClassCell(each.name, hex_colour(each.colour)) for each in run.classes.classes]

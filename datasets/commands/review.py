@@ -91,7 +91,7 @@ class ReviewRequest:
 _LEAST_CELL = 8
 
 
-_NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio")), ".html": ("report", ("jinja2", "plotly"))}
+_NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio"))}
 """Files that an extra writes, with the extra and its packages."""
 _CELL, _PLACE, _PLACES, _APART, _MOST = 16, 128, 50, 256, 200
 """Sides of squares if none is asked, of findings and of places to label; places, pixels between; findings."""

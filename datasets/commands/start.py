@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
+from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import option, parsed
-from segmenter.base.terminal import aligned, say, stdout_for_json, warn
+from segmenter.base.terminal import aligned, say, stdout_for_json
 
 from ..start.choice import Choice, nested, recipe_text, value_text
 from .frame import tool_parser
@@ -138,15 +138,10 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
     dataset = load_dataset(planned)
     report = check_dataset(dataset)
     lasts = NOT_MEASURED if given.gpus is not None else time_here(planned, dataset)
-    try:
-        html = start_page(planned, choices, dataset, report, lasts)
-    except SegmenterError as error:  # without the extra of reports, the recipe is worth the most
-        html = ""
-        warn(f"{page} is not written: {error}")
+    html = start_page(planned, choices, dataset, report, lasts)
     text = recipe_text(choices, _command(given))
     print(_table(choices))
-    if html:
-        write_whole(page, html.encode())
+    write_whole(page, html.encode())
     keep_deal(recipe, deals, dataset)
     write_whole(recipe, text.encode())
     typed = shlex.quote(str(recipe))
@@ -156,8 +151,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
         _print_asked(choice, recipe)
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('check')} {typed}"))
-    pictures = f", and {page} with pictures: look at it first" if html else ""
-    print(plain(f"written: {recipe}{pictures}"))
+    print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
     print(plain(f"then: {invocation('train')} {typed}"))
     print(lasts)
 

@@ -6,7 +6,6 @@ import colorsys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, RasterError, counted
 from segmenter.base.threads import in_threads
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.grid.labels import MAX_CLASSES, own_colour, unpacked
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import MAX_CLASSES, Colour, unpacked
 from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
 from segmenter.raster.masks import UNLABELLED, Masks
@@ -233,21 +233,20 @@ def _classes(
     codes: Sequence[int], values: LabelValues, entries: Mapping[int | None, LegendClass], file: str
 ) -> Choice:
     """Return the classes in the order of their values."""
-    classes = list[dict[str, Any]]()
-    names, colours = set[str](), set[str]()
-    for i, value in enumerate(codes):
-        ground = not value and values.encoding == "codes" and any(code in entries for code in codes)
+    names, given = dict[str, int](), list[Colour | None]()
+    coded = values.encoding == "codes"
+    for value in codes:
+        ground = not value and coded and any(code in entries for code in codes)
         entry = entries.get(value) or LegendClass(_BACKGROUND if ground else _made_name(value, codes, values))
         tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
-        names.add(name := next(each for each in tries if each not in names))
-        coded = values.encoding == "codes"
-        own = [f"#{each:06x}" for each in (entry.colour, values.palette.get(value)) if each is not None]
-        shown = (
-            *(own if coded else [f"#{value:06x}"]),
-            *map(hex_colour, map(own_colour, range(i, i + 1000))),
-        )
-        colours.add(colour := next(each for each in shown if each not in colours))
-        classes.append({"name": name, **({"code": value} if coded else {}), "colour": colour})
+        names[next(each for each in tries if each not in names)] = value
+        own = (entry.colour, values.palette.get(value)) if coded else (value,)
+        told = (unpacked(each) for each in own if each is not None)
+        given.append(next((colour for colour in told if colour not in given), None))
+    classes = [
+        {"name": name, **({"code": value} if coded else {}), "colour": hex_colour(colour)}
+        for (name, value), colour in zip(names.items(), default_colours(list(names), given), strict=True)
+    ]
     shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, codes, strict=True))
     unnamed = sum(value not in entries for value in codes)
     source = f"; names of {file}" if unnamed < len(codes) else ""
@@ -355,7 +354,11 @@ def mask_choices(
     why = ", ".join(f"{name} {percent(pixels[code] / sum(pixels))}" for code, name in there)
     why += f" of {counted(sum(pixels), 'pixel')}"
     why += f"; {percent(several / sum(pixels))} in several masks: the last class counts" if several else ""
-    classes = [{"name": name, "code": code, "colour": hex_colour(own_colour(code))} for code, name in there]
+    shown = map(hex_colour, default_colours([name for _, name in there]))
+    classes = [
+        {"name": name, "code": code, "colour": colour}
+        for (code, name), colour in zip(there, shown, strict=True)
+    ]
     made_up = "names are made up: bands have none" if facts.masks[0] == "class 1" else ""
     yield Choice("dataset.classes", classes, why, made_up)
     return damaged

@@ -56,11 +56,7 @@ _OVER = 0.45
 def start_page(
     recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, report: CheckReport, lasts: str
 ) -> str:
-    """Return the page of a plan as HTML; `lasts` is a line on the time of the training.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
-    """
+    """Return the page of a plan as HTML; `lasts` is a line on the time of the training."""
     scenes = ", ".join(f"{len(dataset.of(split))} {split}" for split in SPLITS if dataset.of(split))
     doubts = [(choice.key, f"{choice.reason}; or: {choice.other}") for choice in choices if choice.other]
     left = [choice.left for choice in choices if choice.left]

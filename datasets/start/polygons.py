@@ -15,7 +15,8 @@ from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
 from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.grid.labels import MAX_CLASSES, own_colour
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import MAX_CLASSES
 
 from ..files import few
 from ..made import polygon_packages
@@ -165,7 +166,8 @@ def _classes_of(
         yield Choice("dataset.vector.outside", _BACKGROUND, f"{why}: all else is none of it")
         names = [_BACKGROUND, *(name for name in names if name != _BACKGROUND)]
         other = "" if attribute else "no attribute tells classes: the name of the only one is made up"
-    classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
+    shown = map(hex_colour, default_colours(names))
+    classes = [{"name": name, "colour": colour} for name, colour in zip(names, shown, strict=True)]
     yield Choice("dataset.classes", classes, f"{attribute or 'all'} of {counted(len(files), 'file')}", other)
 
 

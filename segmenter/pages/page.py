@@ -31,7 +31,7 @@ def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, An
         maps: data for the page's script to draw small maps; None: no maps.
 
     Raises:
-        SegmenterError: a package of the extra `report` is not installed.
+        SegmenterError: there are charts or maps, and Plotly, of the extra `report`, is not installed.
     """
     data = {"charts": chart_data(_charts(sections)), "maps": maps}
     try:
@@ -57,7 +57,8 @@ def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) 
     script, style, template = (
         (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
     )
-    scripts = [_plotly_js(), script]
+    moving = data["charts"] or data["maps"]
+    scripts = [*([_plotly_js()] if moving else []), script]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (

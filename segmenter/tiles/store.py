@@ -339,7 +339,7 @@ def _announce(folder: CacheFolder, jobs: Sequence[PackJob], codec: CacheCodec) -
     images = sum(job.kind == "image" for job in jobs)
     most = "" if codec == "none" else "at most "
     say(
-        f"images of {images} and labels of {len(jobs) - images} scenes cannot be read in windows (JPEG, PNG "
-        f"or striped TIFF) and are decoded once: {most}{gibibytes(needed)}, {times:.1f} times their files, "
-        f"in {folder.path}; dataset.cache names another folder"
+        f"images of {images} and labels of {len(jobs) - images} scenes are stored in blocks as wide as the "
+        f"image (JPEG, PNG, striped or small TIFF), so each is decoded once: {most}{gibibytes(needed)}, "
+        f"{times:.1f} times their files, in {folder.path}; dataset.cache names another folder"
     )

@@ -33,6 +33,8 @@ DIVERGED = (
     "training.clip_norm, or look for odd pixels with segmenter check"
 )
 
+_WAITS = 0.01
+"""Share of the time waiting for data from which a line without a bar says it."""
 _TIMED_STEPS = 8
 """Steps behind the first, which compiles, from which the time of a training is estimated."""
 _EVERY = 60.0
@@ -275,21 +277,27 @@ class Meter:
         parts = [
             f"loss {self._loss:.3g}",
             *([] if math.isnan(miou) else [f"mIoU {percent(miou)}"]),
-            *([f"{self._rate():.1f} images/s"] if self._timed else []),
+            *self._speed(_WAITS),
             *([left] if left else []),
         ]
         return f"epoch {self.epoch} of {self.time_left.epochs}, step {self._last}: {', '.join(parts)}"
 
     def throughput(self) -> str:
         """Return a line on the epoch so far: tiles a second, share of time waiting for data, skips."""
+        speed = self._speed()
+        return f"epoch {self.epoch}: {', '.join(speed)}" if speed else ""
+
+    def _speed(self, least: float = 0.0) -> list[str]:
+        """Return phrases on tiles a second, on waiting of at least this share of time, on skipped steps."""
         parts = []
         if self._timed:
             share = self._waited / self._seconds()
-            parts.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
+            parts.append(f"{self._rate():.1f} images/s")
+            parts += [f"waiting for data {share:.1%} of the time"] if share >= least else []
         if self.skipped_steps:
-            steps = f"{self.skipped_steps} step{'s' * (self.skipped_steps > 1)}"
+            steps = counted(self.skipped_steps, "step")
             parts.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
-        return "; ".join(parts)
+        return parts
 
     def _write(self) -> None:
         """Write a line of the log over the steps since the last one."""

@@ -19,7 +19,7 @@ from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices, compiling
 from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
-from segmenter.evaluation.scores import percent, score_of, title_of
+from segmenter.evaluation.scores import ConfusionMatrix, Scores, percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.records import save_best
@@ -37,6 +37,7 @@ from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Pr
 from segmenter.training.stopping import StoppedError, stop_signal
 from segmenter.training.validation import (
     Examples,
+    follow,
     leave_page,
     show_best,
     validate,
@@ -286,7 +287,8 @@ class Trainer:
         meter.close()
         # The next epoch's batches are begun before its meter: what they draw is its own.
         self._drawn = meter.drawn_before
-        self._say(meter.throughput())
+        if not meter.bar.disable:  # else the epoch's line says it
+            self._say(meter.throughput())
 
     def _due(self, count: int) -> bool:
         """Return True if a checkpoint is due after one of the last `count` steps."""
@@ -345,9 +347,15 @@ class Trainer:
             self._log.validated(*place, scores, confusion, by_scale)
         tables = [scores.table(), *([gsd_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
+        if self._workers.chief:
+            follow(self.run, self.position, self.dataset, scores.miou, examples)
+        self._time_left.miou = scores.miou
+        self._keep_if_best(scores, confusion, examples)
+
+    def _keep_if_best(self, scores: Scores, confusion: ConfusionMatrix, examples: Examples) -> None:
+        """Save the weights and files of the best model if the validation just done is the best."""
         name = self.run.recipe.training.best_by
         score = score_of(scores, name)
-        self._time_left.miou = scores.miou
         if not score > self.position.best_score:  # also where it is not a number
             missed = self.position.without_gain + 1
             self.position = self.position._replace(without_gain=missed)

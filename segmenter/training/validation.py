@@ -28,7 +28,15 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, MappedWindow, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
-from segmenter.runs.records import SIDE, ShownWindow, as_base64, save_windows
+from segmenter.runs.records import (
+    SIDE,
+    Progress,
+    ProgressMap,
+    ShownWindow,
+    add_progress,
+    as_base64,
+    save_windows,
+)
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
@@ -109,6 +117,10 @@ class Examples:
         for why, seen in self._best.items():
             reasons.setdefault((seen.scene.name, seen.window), []).append(why)
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
+
+    def with_most_classes(self) -> _Seen | None:
+        """Return the window with most classes, which is the same after each epoch; None without windows."""
+        return self._best.get("the most classes")
 
     def shown(self, dataset: Dataset) -> list[ShownWindow]:
         """Return the windows with most wrong pixels, worst first, then those with most correct classes.
@@ -221,6 +233,43 @@ def show_best(
         windows=examples.windows,
         scenes=len(examples.scenes),
         of_scenes=len(dataset.of("validation")),
+    )
+
+
+def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples: Examples) -> None:
+    """Keep the map of the followed window after the validation just done.
+
+    Raises:
+        RasterError: a scene cannot be read again.
+        OutputError: the file cannot be written.
+    """
+    seen = examples.with_most_classes()
+    if seen is None:
+        return
+    thin = (slice(None, None, max(1, math.ceil(max(seen.label.shape) / SIDE))),) * 2
+    image, valid = _read_window(seen.scene, seen.window, dataset)
+    label, mapped = (coloured(ids[thin], dataset.classes) for ids in (seen.label, seen.prediction))
+    new = ProgressMap(
+        step=position.done,
+        epoch=position.epoch,
+        miou=None if math.isnan(miou) else miou,
+        map=as_base64(encoded(mapped, "png")),
+    )
+    window = seen.window
+    add_progress(
+        run.path,
+        Progress(
+            scene=seen.scene.name,
+            row=window.row,
+            col=window.col,
+            height=window.height,
+            width=window.width,
+            picture_height=label.shape[0],
+            picture_width=label.shape[1],
+            image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
+            label=as_base64(encoded(label, "png")),
+            maps=(new,),
+        ),
     )
 
 

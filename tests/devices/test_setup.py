@@ -22,7 +22,7 @@ from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device, computed_on, cuda_libraries, loaded_version, memory_limits
 from segmenter.devices.strategy import Devices, deal_tiles, describe, has_kernels, make_devices
-from segmenter.extras.unequal_cards.measured import quickest, with_given
+from segmenter.extras.strategies.unequal_cards import quickest, with_given
 from tests.helpers.refusals import refused
 
 MODEL, BYTES = "NVIDIA GeForce RTX 2080 Ti", 11 * 2**30

@@ -147,11 +147,11 @@ def test_skipped_steps_are_counted_shown_and_logged_with_the_scale() -> None:
     meter.close()
     assert (shown["skipped"], shown["scale"]) == ("2", "16")
     said = "2 steps skipped for a gradient that is not finite, loss scale 16"
-    assert meter.throughput() == said
+    assert meter.throughput() == f"epoch 1: {said}"
     meter.push(5, results([0.5] * 2, [WHOLE] * 2, [16.0, 32.0]), 0.0)
     meter.close()
     assert [(line["skipped_steps"], line["loss_scale"]) for line in lines] == [(2, 16.0), (0, 32.0)]
-    assert meter.throughput().endswith(f"of the time; {said.replace('scale 16', 'scale 32')}")
+    assert meter.throughput().endswith(f"of the time, {said.replace('scale 16', 'scale 32')}")
     meter, lines, shown = meter_of("relaxed", plan_of())  # in float32, which has no loss scale
     take(meter, WHOLE, WHOLE)
     assert "skipped_steps" not in lines[0]
@@ -174,8 +174,8 @@ def test_a_run_that_only_skips_ends_by_its_scale_whatever_the_stops_and_epochs_i
     ("compiled", "said"),
     [
         # Calls at 10 and 14 s, begun at 0: the first of a process is compiled, and no part of the rate.
-        (False, "throughput: 4.0 images/s, waiting for data 25.0% of the time"),
-        (True, "throughput: 2.3 images/s, waiting for data 21.4% of the time"),
+        (False, "epoch 1: 4.0 images/s, waiting for data 25.0% of the time"),
+        (True, "epoch 1: 2.3 images/s, waiting for data 21.4% of the time"),
     ],
 )
 def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(

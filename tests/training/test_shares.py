@@ -14,7 +14,7 @@ from segmenter.base.errors import CheckpointError, ConfigError, TrainingError
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.extras.unequal_cards.measured import TimingProbe, measured, share_out
+from segmenter.extras.strategies.unequal_cards import TimingProbe, measured, share_out
 from segmenter.runs.run import MeasuredShares, load_run
 from tests.helpers import made_runs
 from tests.helpers.made_training import made, train, weights
@@ -70,7 +70,7 @@ def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -
 @pytest.fixture
 def cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cards]:
     """In the place of a probe."""
-    from segmenter.extras.unequal_cards import measured as shares
+    from segmenter.extras.strategies import unequal_cards as shares
 
     def put(*seconds: float) -> Cards:
         made = Cards(dict(zip(NAMES, seconds, strict=False)))

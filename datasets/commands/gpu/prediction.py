@@ -17,8 +17,9 @@ from segmenter.grid.windows import round_up
 from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
+from segmenter.training.timing import BANDS, CLASSES
 
-from .bench import BANDS, CLASSES, Bench
+from .bench import Bench
 from .figures import Figure, spread
 
 BLOCK = 512

@@ -59,7 +59,7 @@ from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_arrays
 from segmenter.runs.log import LOG
-from segmenter.runs.records import ACCURACY, CALIBRATION, WINDOWS, load_origin, save_origin
+from segmenter.runs.records import ACCURACY, CALIBRATION, PROGRESS, WINDOWS, load_origin, save_origin
 from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
 from segmenter.runs.resume import CheckpointFacts
@@ -70,7 +70,7 @@ from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 
 LEFT_OUT = "left-out"
 """In the place of a folder's path."""
-_SHOWING = (SUMMARY, REPORT, WINDOWS)
+_SHOWING = (SUMMARY, REPORT, WINDOWS, PROGRESS)
 """Files that show imagery or paths."""
 _PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("distribution", "tpu"))
 
@@ -145,7 +145,7 @@ FORMAT = 1
 SUMS, MANIFEST = "SHA256SUMS", "pack.json"
 RUN_FILES = (
     *(RUN_FILE, RECIPE_FILE, SCENES, ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
-    *("learning_curves.png", LOG, REPORT, WINDOWS, CALIBRATION, ACCURACY),
+    *("learning_curves.png", LOG, REPORT, WINDOWS, PROGRESS, CALIBRATION, ACCURACY),
 )
 """Files of a run that are packed where they exist, beside weights and checkpoints. Not `validation.json`:
 its paths lead nowhere elsewhere."""

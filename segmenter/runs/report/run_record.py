@@ -21,8 +21,10 @@ from segmenter.runs.log import LoggedCoverage, RunLog, run_coverage
 from segmenter.runs.records import (
     AccuracyFile,
     CalibrationFile,
+    Progress,
     ShownWindows,
     load_accuracy,
+    load_progress,
     load_windows,
 )
 from segmenter.runs.resume import Checkpoint, CheckpointFacts, newest_record, record_of
@@ -139,6 +141,7 @@ class Story:
         missing: a sentence on each record that could not be read or is not shown.
         calibration: calibration of the weights that predict; None if not calibrated.
         scenes: scenes with their roles; None for a run of before.
+        progress: maps of a window after each validation; None for a run of before.
         accuracy: estimates of the maps of these weights; None if there are none.
         maps: scores of maps that were named for the report.
     """
@@ -157,6 +160,7 @@ class Story:
     accuracy: AccuracyFile | None = None
     maps: Scores | None = None
     scenes: RunScenes | None = None
+    progress: Progress | None = None
 
     @property
     def steps(self) -> int:
@@ -245,6 +249,7 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
         accuracy=read("Accuracy", load_accuracy, run),
         maps=None if maps is None else scores_of_maps(run, maps),
         scenes=read("Scenes", load_scenes, path),
+        progress=read("Progress", load_progress, path),
         missing=missing,
     )
 

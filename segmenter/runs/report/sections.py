@@ -36,7 +36,7 @@ from segmenter.pages.parts import (
     plain,
     side_by_side,
 )
-from segmenter.runs.records import CalibrationFile, ShownWindow, ShownWindows
+from segmenter.runs.records import CalibrationFile, Progress, ProgressMap, ShownWindow, ShownWindows
 from segmenter.runs.report.charts import (
     class_scores,
     confusion_chart,
@@ -126,6 +126,8 @@ REPORT = "report.html"
 """File of a run directory."""
 _MOST_CLASSES = 40
 """In the charts of coverage: those that the fewest steps held."""
+_MOST_STAGES = 6
+"""Maps of the followed window that are shown."""
 _SMALLEST = 200
 """Pixels of a picture's longer side, at least: a smaller one is enlarged, each pixel to a square."""
 _WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
@@ -254,7 +256,9 @@ def _curves(story: Story) -> PageSection:
         Paragraph(f"Made longer after step {e.step:,}: training.epochs {e.before} → {e.epochs}.", "notice")
         for e in story.run.extensions
     ]
-    return PageSection("curves", title, [*extended, *blocks, *side_by_side(rate_chart(story))])
+    return PageSection(
+        "curves", title, [*extended, *blocks, *side_by_side(rate_chart(story)), *progress_blocks(story)]
+    )
 
 
 def _classes(story: Story) -> PageSection:
@@ -295,14 +299,37 @@ def _coverage(story: Story) -> PageSection:
     )
 
 
+def progress_blocks(story: Story) -> list[Block]:
+    """Return the followed window with its maps in the course of the training; empty below two maps."""
+    seen = story.progress
+    if seen is None or len(seen.maps) < 2:
+        return []
+    count = min(_MOST_STAGES, len(seen.maps))
+    stages = [seen.maps[i * (len(seen.maps) - 1) // (count - 1)] for i in range(count)]
+    note = f"{_window(seen)}: the validation window with the most classes, and its map after each epoch."
+    pictures = [
+        _framed(seen, "image", seen.image, "jpeg"),
+        _framed(seen, "label", seen.label),
+        *(_framed(seen, _stage(each), each.map) for each in stages),
+    ]
+    return [PictureRows([PictureRow("One window while it trained", note, pictures)], _legend(story))]
+
+
+def _stage(one: ProgressMap) -> str:
+    return f"epoch {one.epoch}" + ("" if one.miou is None else f", mIoU {percent(one.miou)}")
+
+
 def picture_blocks(story: Story) -> list[Block]:
     """Return rows of image, label and map; a sentence if there are none."""
     windows = story.windows
     if windows is None or not windows.shown:
         why = "no validation was done" if story.best is None else "this run has no pictures of its windows"
         return [Paragraph(f"There is no window to show: {why}.")]
-    legend = [ClassCell(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
-    return [Paragraph(_text(windows)), PictureRows([_row(one) for one in windows.shown], legend)]
+    return [Paragraph(_text(windows)), PictureRows([_row(one) for one in windows.shown], _legend(story))]
+
+
+def _legend(story: Story) -> list[ClassCell]:
+    return [ClassCell(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
 
 
 def _text(windows: ShownWindows) -> str:
@@ -319,12 +346,19 @@ def _text(windows: ShownWindows) -> str:
 def _row(one: ShownWindow) -> PictureRow:
     share = percent(one.right / one.labelled)
     title = f"{_WORDS[one.why]}: {share} of {one.labelled:,} labelled pixels are right"
-    place = f"{plain(one.scene)}, row {one.row:,}, column {one.col:,}, {one.width} × {one.height} pixels"
+    made = [
+        _framed(one, "image", one.image, "jpeg"),
+        _framed(one, "label", one.label),
+        _framed(one, "map", one.map),
+    ]
+    return PictureRow(title, _window(one), made)
+
+
+def _window(one: ShownWindow | Progress) -> str:
+    return f"{plain(one.scene)}, row {one.row:,}, column {one.col:,}, {one.width} × {one.height} pixels"
+
+
+def _framed(one: ShownWindow | Progress, name: str, data: str, kind: str = "png") -> Picture:
+    """Return a picture of a window, enlarged if it is small."""
     times = max(1, _SMALLEST // max(one.picture_height, one.picture_width))
-    size = (times * one.picture_width, times * one.picture_height)
-    made = (
-        ("image", "image/jpeg", one.image),
-        ("label", "image/png", one.label),
-        ("map", "image/png", one.map),
-    )
-    return PictureRow(title, place, [Picture(name, kind, data, *size) for name, kind, data in made])
+    return Picture(name, f"image/{kind}", data, times * one.picture_width, times * one.picture_height)
