@@ -257,7 +257,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
     findings += _other_order(audits)
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
-    seen = [audit.seen(dataset) for audit in audits]
+    seen = [audit.scene_facts(dataset) for audit in audits]
     findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen))
     images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
@@ -314,7 +314,7 @@ class _Audit:
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
-    def seen(self, dataset: Dataset) -> AuditedScene:
+    def scene_facts(self, dataset: Dataset) -> AuditedScene:
         """Return the facts of a scene that are compared to detect leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         looks = self.looks

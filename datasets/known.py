@@ -82,7 +82,7 @@ def known_dataset(recipe: Recipe, run: Run, *, roles: bool = True) -> Dataset:
     known = scenes_of_run(run, recipe)
     dataset = load_dataset(with_deals(recipe, known.deals) if known.deals else recipe)
     images = image_digests(dataset)
-    found = [(scene, known.known(scene, images[scene.name])) for scene in dataset.scenes]
+    found = [(scene, known.find(scene, images[scene.name])) for scene in dataset.scenes]
     scenes = tuple(
         _in_role(scene, own.role) if roles else scene
         for scene, own in found
@@ -123,7 +123,7 @@ def seen_by(
     by_name = theirs.root == recipe.dataset.root
     seen = []
     for scene in scenes:
-        own = known.known(scene, images[scene.name], by_name=by_name)
+        own = known.find(scene, images[scene.name], by_name=by_name)
         if own is not None and (own.blocks or scene.blocks):
             learnt = _learnt_blocks(known, theirs)
             if _blocks_of(scene, dataset, recipe.dataset) & learnt or not _alike(theirs, recipe.dataset):

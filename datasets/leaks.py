@@ -222,7 +222,7 @@ def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Lea
     if len({each.scene.split for each in seen}) < 2:
         return
 
-    def asked(first: AuditedScene, second: AuditedScene) -> bool:
+    def needs_proof(first: AuditedScene, second: AuditedScene) -> bool:
         one, other = first.scene, second.scene
         return (
             one.split != other.split
@@ -230,38 +230,38 @@ def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Lea
             and not _are_separate_blocks(one, other)
         )
 
-    for one, other, common in common_parts(seen, asked):
+    for one, other, common in common_parts(seen, needs_proof):
         told |= {one.scene.name, other.scene.name}
         yield Leak(one.scene, other.scene, common.text())
 
 
 def common_parts(
-    seen: Sequence[AuditedScene], asked: Callable[[AuditedScene, AuditedScene], bool]
+    seen: Sequence[AuditedScene], needs_proof: Callable[[AuditedScene, AuditedScene], bool]
 ) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield pairs of scenes that show a part of one picture, proved on their pixels, the likeliest first.
 
     Args:
-        asked: returns False for two scenes that need no proof, by what was yielded before.
+        needs_proof: returns False for two scenes that need no proof, by what was yielded before.
     """
     sized = [each for each in seen if each.size is not None]
     sizes = [each.size for each in sized if each.size is not None]
     for reading in named_windows([each.scene.image for each in sized], sizes):
         sampled = reading[:: max(1, len(reading) // _TRIED)]
         if 2 * sum(_proved(sized, guess) is not None for guess in sampled) > len(sampled):
-            yield from _told_by(sized, reading, asked)
-    yield from _told_by(sized, guesses([each.landmarks for each in sized]), asked)
+            yield from _told_by(sized, reading, needs_proof)
+    yield from _told_by(sized, guesses([each.landmarks for each in sized]), needs_proof)
 
 
 def _told_by(
     seen: Sequence[AuditedScene],
     suggested: Sequence[Guess],
-    asked: Callable[[AuditedScene, AuditedScene], bool],
+    needs_proof: Callable[[AuditedScene, AuditedScene], bool],
 ) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield what `common_parts` does, of guesses."""
     failed: Counter[int] = Counter()
     for guess in suggested:
         i, j = guess.first, guess.second
-        if max(failed[i], failed[j]) >= _MOST_FAILED or not asked(seen[i], seen[j]):
+        if max(failed[i], failed[j]) >= _MOST_FAILED or not needs_proof(seen[i], seen[j]):
             continue
         if (common := _proved(seen, guess)) is None:
             failed.update((i, j))

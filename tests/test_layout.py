@@ -338,6 +338,26 @@ def test_a_public_class_has_one_owner() -> None:
     assert {name: modules for name, modules in owners.items() if len(modules) > 1} == {}
 
 
+POINTING = {
+    *("told", "shown", "named", "whole", "drawn", "together", "apart", "torn", "said", "beside"),
+    *("alone", "aside", "asked", "meant", "known", "seen", "noted", "begun", "lost", "left", "called"),
+}
+"""Words that say nothing of what a function does or gives: it is a verb, or the noun of its result."""
+
+
+def test_functions_are_verbs_or_nouns() -> None:
+    functions = [
+        (module, node.name)
+        for module in OURS
+        if not module.startswith("datasets.commands.gpu")
+        for node in ast.walk(_trees()[module])
+        if isinstance(node, ast.FunctionDef)
+        if not any("property" in ast.dump(each) for each in node.decorator_list)
+    ]
+    assert len(functions) > 3000
+    assert [row for row in functions if row[1].strip("_") in POINTING] == []
+
+
 def test_the_package_is_listed_on_one_screen() -> None:
     names = {path.name for path in (ROOT / "segmenter").iterdir() if not path.name.startswith("__pycache__")}
     assert len(names) <= 20

@@ -73,13 +73,16 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
     if label is not None:
         check_label(label, info)
     style.check(info, part)
-    beside = [*style.beside(name), *(p for one in call.finishers for p in one.checked(call, name).values())]
+    beside = [
+        *style.companion_files(name),
+        *(p for one in call.finishers for p in one.checked(call, name).values()),
+    ]
     job = MapJob(request, info, part, name, style.path(name, info), label, tuple(beside))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
         job.group = truth.groups.get(image)
     job.tag = tag
-    job.unchecked = tuple(path for each in call.finishers for path in each.beside(call, name, info))
+    job.unchecked = tuple(path for each in call.finishers for path in each.companion_files(call, name, info))
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.unchecked)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             image, f"its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"

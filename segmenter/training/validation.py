@@ -122,7 +122,7 @@ class Examples:
         """Return the window with most classes, which is the same after each epoch; None without windows."""
         return self._best.get("the most classes")
 
-    def shown(self, dataset: Dataset) -> list[ShownWindow]:
+    def windows_to_show(self, dataset: Dataset) -> list[ShownWindow]:
         """Return the windows with most wrong pixels, worst first, then those with most correct classes.
 
         Raises:
@@ -227,7 +227,7 @@ def show_best(
     summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
     save_windows(
         run.path,
-        examples.shown(dataset),
+        examples.windows_to_show(dataset),
         step=position.done,
         epoch=position.epoch,
         windows=examples.windows,

@@ -147,7 +147,7 @@ def write_maps(
     with contextlib.closing(_Maps(call, folder_state, bar)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
-            events = compute(maps.begun(waiting))
+            events = compute(maps.jobs_to_compute(waiting))
             with contextlib.closing(events):  # a generator, whose threads end before the files are let go
                 try:
                     for event in events:
@@ -176,7 +176,7 @@ class _Maps:
         self._completing: deque[tuple[_Output, Future[None]]] = deque()
         self._repeated: list[MapJob] = []
 
-    def begun(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
+    def jobs_to_compute(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
         """Yield the jobs to compute, each locked just before; runs in the reading thread."""
         for job in jobs:
             try:
