@@ -40,8 +40,8 @@ from segmenter.pages.parts import (
     percent,
     side_by_side,
 )
+from segmenter.pages.pictures import picture
 from segmenter.raster import LabelRaster, open_raster, outlines, raster_info
-from segmenter.runs.report.pictures import picture
 from segmenter.tiles.index import TileIndex, build_index
 
 from ..check import CheckReport, class_rows

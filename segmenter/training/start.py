@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from segmenter.base.files import exclusive_lock
 from segmenter.base.terminal import quiet, say, warn
@@ -150,8 +149,14 @@ def open_training(planned: PlannedTraining) -> Iterator[Trainer]:
             clear(run.path)
         run.save()
         record_scenes(run.path, training.dataset, training.tiles.digests, resumed=checkpoint is not None)
-        parts = run, training.dataset, training.tiles.index, training.source, training.devices.computed_on
-        record_origin(*parts, resumed=checkpoint is not None)
+        record_origin(
+            run,
+            training.dataset,
+            training.tiles.index,
+            training.source,
+            training.devices.computed_on,
+            resumed=checkpoint is not None,
+        )
         save_validation_images(run.path, training.dataset.of("validation"))
         trainer = _trainer(planned)
         with trainer.feed:
@@ -184,12 +189,19 @@ def _trainer(planned: PlannedTraining) -> Trainer:
     run, training = planned.run, planned.training
     tiles, devices, batch = training.tiles, training.devices, run.recipe.training.global_batch
     own = devices.own_rows(batch) if devices.workers.count > 1 else None
-    form = tiles.statistics, devices.replica_tiles(batch)
-    loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
+    tiles_of_each = devices.replica_tiles(batch)
+    loader = BatchLoader(run.recipe, tiles.index, tiles.store, tiles.statistics, tiles_of_each, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, training.workers)
     kind: type[Trainer] = devices.kind.trainer or Trainer
-    further: dict[str, Any] = {"profile": training.profile, "planned": {0: planned.plan}}
-    return kind(run, tiles.index, feed, devices, training.dataset, **further)
+    return kind(
+        run,
+        tiles.index,
+        feed,
+        devices,
+        training.dataset,
+        profile=training.profile,
+        planned={0: planned.plan},
+    )
 
 
 def _describe(trainer: Trainer) -> None:

@@ -34,8 +34,8 @@ from segmenter.pages.parts import (
     number,
     percent,
 )
+from segmenter.pages.pictures import picture
 from segmenter.raster import LabelRaster, open_raster
-from segmenter.runs.report.pictures import picture
 
 _SHOWN = 40
 """Findings with pictures."""
