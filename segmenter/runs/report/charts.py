@@ -189,14 +189,14 @@ def scores_chart(story: Story) -> Chart | None:
         dots = {"color": look.colour, "size": 7, "line": {"color": GREY, "width": 1}}
         data.append(line(points, one.name, text, line={"color": look.colour, "width": 2}, marker=dots))
     mean = [(v.step, _percent(v.miou)) for v in validations]
-    thick = {"color": "#000000", "width": 3, "dash": "dash"}
-    data.append(line(mean, "mIoU", text, line=thick, marker={"color": "#000000", "size": 7}))
+    thick = {"color": INK, "width": 3, "dash": "dash"}
+    data.append(line(mean, "mIoU", text, line=thick, marker={"color": INK, "size": 7}))
     named = len(classes) <= _MOST_IN_LEGEND
     frame = layout(430, steps_axis(), percent_axis("IoU"), **marks(story), showlegend=named)
     frame["margin"]["t"] = 26
     # Below the axis: above the plot are the marks.
     frame["legend"] |= {"y": -0.2, "yanchor": "top"}
-    note = "Dashed and black: mIoU, the mean over the classes that occur; the classes in their own colours."
+    note = "Dashed: mIoU, the mean over the classes that occur; the classes in their own colours."
     note += "" if named else " Hover over a line for its class; the classes are listed below."
     if len(classes) > _MOST_CLASSES:
         note += f" Of {len(classes)} classes, the {_MOST_CLASSES} with the lowest IoU."
