@@ -6,10 +6,11 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.api.mapping_call import MappingCall, images_of
-from segmenter.base.errors import DatasetError, extended_error, grouped, plain
+from segmenter.base.errors import CheckpointError, DatasetError, extended_error, grouped, plain
 from segmenter.base.machine import return_freed_memory
 from segmenter.base.terminal import stdout_for_json
 from segmenter.mapping.request.map_request import MapRequest
@@ -37,8 +38,15 @@ def output_of(call: MappingCall, *, as_json: bool) -> Iterator[TextIO | None]:
 def load_runs(request: MapRequest) -> AnyRun:
     """Return the run whose model maps, or the mean of several."""
     from segmenter.runs.ensemble import joined
-    from segmenter.runs.run import load_run
+    from segmenter.runs.run import RUN_FILE, load_run
 
+    for path in request.runs:
+        if not (path / RUN_FILE).is_file() and any(
+            (Path(each) / RUN_FILE).is_file() for each in request.inputs
+        ):
+            raise CheckpointError(
+                path, "is no run, but an input is one", remedy="the run goes first, then the images"
+            )
     return joined([load_run(path) for path in request.runs])
 
 

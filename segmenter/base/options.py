@@ -28,6 +28,10 @@ from segmenter.base.invocation import ToolParser
 Kind = TypeVar("Kind")
 
 
+_UNBOUNDED = 10**15
+"""Limit of a number that needs none: its product with a raster's sides fits in 64 bits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """One option or argument of a command line: a field of a dataclass with its text; see `option`.
@@ -59,7 +63,7 @@ class Option:
     alone: Any = None
     among: Collection[Any] = ()
     least: float = -(10**15)
-    most: float = 10**15
+    most: float = _UNBOUNDED
     one_of: str | None = None
     short: str | None = None
     path: bool = False
@@ -102,6 +106,8 @@ class Option:
     def limits(self) -> str:
         """Text on the allowed numbers."""
         number = "a whole number" if self._kind is int else "a number"
+        if self.most >= _UNBOUNDED:
+            return f"{number} above 0" if 0 < self.least < 1 else f"{number} from {self.least:g}"
         return f"{number}, {self.least:g} … {self.most:g}"
 
     def allows(self, number: float) -> bool:

@@ -116,12 +116,12 @@ def read_text(path: Path) -> str:
 
 def _instead(path: Path) -> str:
     """Return what may have been meant by the path of a recipe that cannot be read."""
-    if path.is_dir():
-        return f"for a folder of images and labels: {invocation('start')} {typed(path)}"
-    beside = path.with_suffix(".yaml")
-    if path.suffix != ".yaml" and beside.is_file():
-        return f"the recipe is {beside}"
     with suppress(OSError):
+        if path.is_dir():
+            return f"for a folder of images and labels: {invocation('start')} {typed(path)}"
+        beside = path.with_suffix(".yaml")
+        if path.suffix != ".yaml" and beside.is_file():
+            return f"the recipe is {beside}"
         names = [each.name for each in path.parent.glob("*.y*ml")]
         if near := get_close_matches(path.name, names, 1):
             return f"did you mean {path.with_name(near[0])}?"

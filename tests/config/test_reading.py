@@ -261,7 +261,9 @@ def test_numbers_that_yaml_takes_for_text_are_numbers(text: str, write: Callable
     [
         ("name: [", {"where": "recipe.yaml", "fault": "line 1"}),
         ("- a\n- b", {"where": "recipe.yaml", "got": "list"}),
-        ("", {"where": "recipe.yaml", "got": "NoneType"}),
+        ("", {"where": "recipe.yaml", "fault": "is empty"}),
+        ("tiles:\n\tsize: 64", {"where": "recipe.yaml", "fault": "spaces, not tabs"}),
+        ("dataset: {kind: potsdam, root: r}\nepochs: 3", {"where": "epochs", "remedy": "training.epochs"}),
         ("tiles:\n  size: 64\n  size: 128", {"where": "recipe.yaml", "fault": "occurs twice"}),
         ("1: 2\nname: x", {"fault": "strings, got 1"}),
     ],
@@ -596,3 +598,23 @@ def test_an_apostrophe_in_a_word_is_no_quote() -> None:
 def test_what_is_no_expression_with_a_group_is_refused(wrong: str) -> None:
     with refused(ConfigError, where="r.yaml: dataset.metres_per_pixel.pattern"):
         folder(metres_per_pixel={"pattern": wrong})
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("good", "start"),
+        ("mine.html", "mine.yaml"),
+        ("mine.txt", "mine.yaml"),
+        ("mime.yaml", "mine.yaml"),
+        ("other", "recipes"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_leads_to_what_was_meant(
+    tmp_path: Path, given: str, remedy: str
+) -> None:
+    (tmp_path / "good").mkdir()
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    (tmp_path / "mine.html").write_bytes(bytes(MAX_BYTES + 1))
+    with refused(ConfigError, remedy=remedy):
+        load_recipe(tmp_path / given)
