@@ -57,7 +57,7 @@ _LOADED = (
 """Modules that each training would import, and that start nothing."""
 _OWN = {"folder": {"tiles.size": 32}}
 _HEAD = """\
-# What is refused
+# Refused settings
 
 Made by `python -m website.refused`, which runs `train.py` for a few steps with each setting of
 [the recipe](recipe.md), each shipped recipe with its weights, and pairs of settings, without a GPU.
@@ -158,8 +158,8 @@ def _train(words: list[str], *, few: bool) -> int:
     from segmenter.model.pretrained import encoder_weights
 
     if few:  # in this fork alone
-        architectures._lite = _few(architectures._lite)
-        encoder_weights._refuse_unknown = lambda *_: None  # the weights of the other blocks
+        vars(architectures)["_lite"] = _few(architectures._lite)
+        vars(encoder_weights)["_refuse_unknown"] = lambda *_: None  # the weights of the other blocks
     return run_tool(lambda: main(words))
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("few_blocks")
 
 VIEWS = {"Identity", "IdentityN", "StopGradient", "Reshape", "Squeeze"}
 OF_SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
-MODELS = {
+MODELS: dict[str, ModelConfig] = {
     "unet": UNetConfig(depth=2, width=8),
     **{
         name: EncoderDecoderConfig(kind="encoder_decoder", encoder=name, decoder=decoder, decoder_width=8)
@@ -23,7 +23,7 @@ MODELS = {
             ("efficientnet_lite0", "unet"),
             ("efficientnet_v2_b0", "unet"),
             ("densenet121", "unet"),
-            ("convnext_tiny", "upernet"),
+            ("convnext_tiny", "unet"),
         )
     },
 }
@@ -33,14 +33,14 @@ def bytes_kept(model: Any, side: int) -> list[int]:
     """Bytes of each tensor of one image's forward pass that TensorFlow's own gradient is computed from."""
     forward: set[str] = set()
 
-    @tf.function(autograph=False)
     def gradients(image: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.square(model(image, training=True)))
         forward.update(op.name for op in loss.graph.get_operations())
         return tape.gradient(loss, [v.value for v in model.trainable_variables])
 
-    graph = gradients.get_concrete_function(tf.TensorSpec((1, side, side, 3))).graph
+    traced = tf.function(gradients, autograph=False)
+    graph = traced.get_concrete_function(tf.TensorSpec((1, side, side, 3))).graph
     waiting, seen, kept = [tensor.op for tensor in graph.outputs], set[str](), {}
     while waiting:
         op = waiting.pop()
