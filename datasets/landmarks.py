@@ -83,7 +83,10 @@ NONE = Landmarks(
 
 def grey(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> Floats:
     """Return the mean of the bands (H, W); where there is no data, the mean of the rest."""
-    grey_HW: Floats = image_HWC.mean(axis=2, dtype=np.float32)
+    grey_HW: Floats = image_HWC[..., 0].astype(np.float32)
+    for band in range(1, image_HWC.shape[2]):  # ten times as fast as a mean along the last axis
+        grey_HW += image_HWC[..., band]
+    grey_HW /= image_HWC.shape[2]
     if not valid_HW.all():
         grey_HW[~valid_HW] = grey_HW[valid_HW].mean() if valid_HW.any() else 0
     return grey_HW

@@ -15,7 +15,8 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.raster import raster_info
 
 from .. import load_dataset
-from ..leaks import Seen, coarse_mask, find_leaks
+from ..contents import coarse_mask
+from ..leaks import Seen, find_leaks
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe

@@ -24,6 +24,8 @@ from ..start.choice import Choice, nested, recipe_text, shown
 if TYPE_CHECKING:
     from segmenter.grid.deals import Deals
 
+    from ..contents import Contents
+
 _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
 
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with words_aside(given.json) as answer:
         from segmenter.base.files import alone_at, check_writable
 
+        from ..contents import Contents
         from ..start.like import as_before
         from ..start.look import look
         from ..start.plan import plan
@@ -89,10 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 check_writable(page)
                 remedy = "nothing is written over; name another by --output or --page"
                 stack.enter_context(alone_at(recipe, page, remedy=remedy, kind=ConfigError))
-            seen, deals = as_before(look(given.data, given.labels), given.like, recipe)
-            choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
+            contents = Contents()
+            seen, deals = as_before(look(given.data, given.labels, contents), given.like, recipe)
+            choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus, contents))
             if given.explain is None:
-                _write(given, choices, recipe, page, deals)
+                _write(given, choices, recipe, page, deals, contents)
             else:
                 print(_explained(given.explain, seen, choices))
         if given.json:
@@ -101,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path, deals: Deals) -> None:
+def _write(
+    given: _Options, choices: Sequence[Choice], recipe: Path, page: Path, deals: Deals, contents: Contents
+) -> None:
     """Check the dataset, print the settings, and write recipe, deal and page."""
     from segmenter.base.files import write_whole
     from segmenter.config.reading import recipe_from, with_deals
@@ -114,7 +120,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
 
     planned = with_deals(recipe_from({"name": recipe.stem, **nested(choices)}, "the plan"), deals)
     dataset = load_dataset(planned)
-    report = check_dataset(dataset)
+    report = check_dataset(dataset, contents=contents)
     lasts = NOT_MEASURED if given.gpus is not None else time_here(planned, dataset)
     try:
         html = start_page(planned, choices, dataset, report, lasts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import counted
+from segmenter.base.errors import SegmenterError, counted
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
 from segmenter.raster.ground import meeting
 
-from ..leaks import Seen, common_parts, looks_of
+from ..contents import Content, Contents
+from ..landmarks import NONE
+from ..leaks import Seen, common_parts
 from ..neighbours import pictures_of
 from .names import common_start
 
@@ -80,6 +83,7 @@ def groups_of(
     infos: Sequence[RasterInfo],
     apart: float,
     bands: tuple[int, ...] | None = None,
+    contents: Contents | None = None,
 ) -> Groups:
     """Return the groups of scenes: as given, by ground where they lie somewhere, by names, else each alone.
 
@@ -89,6 +93,7 @@ def groups_of(
     Args:
         apart: pixels over which labels are alike.
         bands: bands that are compared; None: all that are data.
+        contents: what was read before of the images; None: nothing.
     """
     given = [scene.group for scene in scenes]
     if given != [scene.name for scene in scenes]:
@@ -98,7 +103,7 @@ def groups_of(
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
     paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
-    laid, how = _laid_out(scenes, infos, bands)
+    laid, how = _laid_out(scenes, infos, bands, contents or Contents())
     places = np.arange(len(scenes)) if laid is None else meeting(laid.min(axis=1), laid.max(axis=1), 0.5)
     for numbers, form in _FORMS:
         groups = _by_name(paths, form, numbers)
@@ -112,22 +117,24 @@ def groups_of(
 
 
 def _laid_out(
-    scenes: Sequence[Scene], infos: Sequence[RasterInfo], bands: tuple[int, ...] | None
+    scenes: Sequence[Scene], infos: Sequence[RasterInfo], bands: tuple[int, ...] | None, contents: Contents
 ) -> tuple[Points | None, str]:
     """Return the corners (S, 4, 2) of scenes that show parts of one picture, in its pixels, and the evidence.
 
     Pictures lie far from each other. None: no two scenes belong together.
     """
-    looks = list(
-        in_threads(
-            lambda scene: looks_of(scene.image, bands), scenes, description="comparing images", unit="scene"
-        )
-    )
+
+    def content(scene: Scene) -> Content | None:
+        with suppress(SegmenterError):
+            return contents.image(scene.image, bands)
+        return None
+
+    found = list(in_threads(content, scenes, description="comparing images", unit="scene"))
     picture = np.arange(len(scenes))
     places = np.tile(np.eye(3), (len(scenes), 1, 1))  # from pixels of a scene to those of its picture
     seen = [
-        Seen(scene, None, info, landmarks=look.landmarks, bands=bands)
-        for scene, info, look in zip(scenes, infos, looks, strict=True)
+        Seen(scene, None, info, landmarks=each.landmarks if each else NONE, bands=bands)
+        for scene, info, each in zip(scenes, infos, found, strict=True)
     ]
     joined = 0
     at = {scene.name: i for i, scene in enumerate(scenes)}
@@ -142,12 +149,13 @@ def _laid_out(
         places[own], picture[own], joined = move @ places[own], picture[j], joined + 1
     how = f"{counted(int(_several(picture).sum()), 'scene')} show parts of the same pictures, by their pixels"
     if not joined:
-        found = pictures_of([scene.image for scene in scenes], [look.borders for look in looks])
-        if found is None:
+        borders = [None if each is None else each.borders for each in found]
+        cells = pictures_of([scene.image for scene in scenes], borders)
+        if cells is None:
             return None, ""
-        picture = _numbered(found[0])
-        places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(found[1], infos, strict=True)]
-        places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(found[1], infos, strict=True)]
+        picture = _numbered(cells[0])
+        places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(cells[1], infos, strict=True)]
+        places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(cells[1], infos, strict=True)]
         how = f"tiles of {counted(int(picture.max()) + 1, 'picture')} continue each other: neighbours touch"
     sides = [(info.size.width, info.size.height) for info in infos]
     corners = np.array([[(0, 0, 1), (w, 0, 1), (w, h, 1), (0, h, 1)] for w, h in sides], np.float64)

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 
 from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
@@ -15,11 +15,12 @@ from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import LabelRaster, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
+from segmenter.raster import KnownRasters, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
 from segmenter.raster.ground import alignment_errors, both_placed
 
 from .. import load_dataset
 from ..check import image_lines
+from ..contents import Contents
 from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
@@ -52,10 +53,15 @@ Damaged = dict[str, str]
 """Label that cannot be read → reason."""
 
 
-def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
+def look(data: Path, labels: Path | None = None, contents: Contents | None = None) -> tuple[Choice, ...]:
     """Return the settings of section `dataset` that follow from a folder's files, without split.
 
-    Only a split that folders hold is among them. Labels are read whole, images by their headers.
+    Only a split that folders hold is among them. Labels and small images are read whole, others by their
+    headers.
+
+    Args:
+        labels: see `place_of`.
+        contents: takes in what is read, for those who read on; None: nobody does.
 
     Raises:
         DatasetError: there is no reading of the folder as a data set; the line says what was looked for.
@@ -63,11 +69,12 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     """
     quiet_gdal()
     place = place_of(data, labels)
+    contents = contents or Contents()
     if known := published(place):
         kind, others = known[0], known[1:]
     else:
         kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
-        others = tuple(_choices(place, find_pairs(place)))
+        others = tuple(_choices(place, find_pairs(place), contents))
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
@@ -110,14 +117,14 @@ def _left_out(root: Path, total: int, left: Damaged) -> str:
     return told
 
 
-def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
+def _choices(place: Place, facts: Patterns, contents: Contents) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
     tallies: dict[str, Tally] = {}
-    seen = _headers(dataset, None if vector or facts.masks else tallies, vector=vector)
+    seen = _headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
     used = [each for each in seen if each.scene.name not in left]
@@ -135,9 +142,11 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
-        damaged = yield from _value_choices(place, facts, used, tallies)
-    yield from _image_choices(dataset, seen)
+        damaged = yield from _value_choices(place, facts, used, tallies, contents.files)
+    yield from (about_images := list(_image_choices(dataset, seen)))
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
+    bands = nested(about_images).get("dataset", {}).get("bands")
+    left |= _unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
     if left:
         told = _left_out(root, len(seen), left)
@@ -200,14 +209,17 @@ class _Seen:
     elsewhere: bool = False
 
 
-def _headers(dataset: Dataset, tallies: dict[str, Tally] | None, *, vector: bool) -> list[_Seen]:
-    """Read the headers of all images and labels, with a bar, and the values of small labels, once each.
+def _headers(
+    dataset: Dataset, contents: Contents, tallies: dict[str, Tally] | None, *, vector: bool
+) -> list[_Seen]:
+    """Read the headers of all images and labels, with a bar, and small ones whole, once each.
 
     Args:
         tallies: is filled with the values of labels; None: they are polygons, or masks.
     """
-    header = lru_cache(partial(_header, dataset.root))  # one label may serve all
-    of_label = header if tallies is None else lru_cache(partial(_label_header, dataset.root, tallies))
+    header = cache(partial(_header, dataset.root, None))  # one label may serve all
+    of_image = partial(_header, dataset.root, contents)
+    of_label = cache(partial(_label_header, dataset.root, contents.files, tallies))
     finest = _finest_band(dataset)
 
     def read(scene: Scene) -> _Seen:
@@ -216,8 +228,8 @@ def _headers(dataset: Dataset, tallies: dict[str, Tally] | None, *, vector: bool
         files = (own, scene.label, *(path for _, path in scene.masks[1:]))
         image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
         try:
-            info, measured = header(image)
-            other = None if vector else of_label(label)[0]
+            info, measured = header(image) if scene.files else of_image(image)
+            other = None if vector else of_label(label)
             wrong = [] if other is None else alignment_errors(info, other)
             wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
         except SegmenterError as error:
@@ -244,31 +256,54 @@ def _finest_band(dataset: Dataset) -> int:
     for scene in dataset.scenes:
         with contextlib.suppress(SegmenterError):  # a damaged file, which is said later
             paths = (path.relative_to(dataset.root).as_posix() for path in scene.files)
-            sizes = [_header(dataset.root, path)[0].size.pixels for path in paths]
+            sizes = [_header(dataset.root, None, path)[0].size.pixels for path in paths]
             return sizes.index(max(sizes)) if sizes else 0
     return 0
 
 
-def _label_header(root: Path, tallies: dict[str, Tally], path: str) -> tuple[RasterInfo, int]:
-    """Return a label's header, and 0; the values of a small one are counted on the way."""
-    with LabelRaster(root / path, drivers=drivers_of(path)) as label:
+def _label_header(root: Path, files: KnownRasters, tallies: dict[str, Tally] | None, path: str) -> RasterInfo:
+    """Return a label's header; the values of a small one are counted on the way."""
+    if tallies is None:
+        return _header(root, None, path)[0]
+    with files.label(root / path, drivers=drivers_of(path)) as label:
         if label.info.size.pixels <= _SMALL and len(tallies) < _MOST_TALLIES:
             tally = tally_of(label)
             if len(tally[0]) <= _MOST_TALLIED:
                 tallies[path] = tally
-        return label.info, 0
+        return label.info
 
 
-def _header(root: Path, path: str) -> tuple[RasterInfo, int]:
-    """Return a file's header, and its alpha band if that holds measurements, else 0."""
-    with open_raster(root / path, (1,), drivers=drivers_of(path)) as raster:
-        info = raster.info
+def _header(root: Path, contents: Contents | None, path: str) -> tuple[RasterInfo, int]:
+    """Return a file's header, and its alpha band if that holds measurements, else 0.
+
+    Args:
+        contents: takes in the content of a small image on the way; None: it is not read.
+    """
+    drivers = drivers_of(path)
     try:
-        if info.alpha:
-            open_raster(root / path, drivers=drivers_of(path)).close()
+        if contents is not None:
+            return contents.image(root / path, drivers=drivers, most=_SMALL).info, 0
+        with open_raster(root / path, drivers=drivers) as raster:
+            return raster.info, 0
     except BandsError:
-        return info, info.alpha[0]
-    return info, 0
+        with open_raster(root / path, (1,), drivers=drivers) as raster:
+            info = raster.info
+    return info, info.alpha[0] if info.alpha else 0
+
+
+def _unreadable(contents: Contents, seen: Sequence[_Seen], bands: tuple[int, ...] | None) -> Damaged:
+    """Return the scenes whose image cannot be read, with the reason; reads all but what was read before."""
+
+    def fault(each: _Seen) -> str:
+        if each.scene.files:  # joined later
+            return ""
+        try:
+            return contents.image(each.scene.image, bands).fault
+        except SegmenterError as error:
+            return str(error)
+
+    faults = in_threads(fault, seen, description="looking at images", unit="scene")
+    return {each.scene.name: why for each, why in zip(seen, faults, strict=True) if why}
 
 
 # ------------------------------------------------------------------------------------------------- choices
@@ -305,11 +340,11 @@ def _file_choices(
 
 
 def _value_choices(
-    place: Place, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally]
+    place: Place, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally], files: KnownRasters
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
-    values = count_values(root, infos, tallies)
+    values = count_values(root, infos, tallies, files)
     colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
     tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
     legend = find_legend(root, sorted(place.stored.values()), list(values.pixels), colours=colours)
@@ -326,7 +361,7 @@ def _value_choices(
         )
         for each in used
     ]
-    places = cache(partial(whereabouts, root, pairs, colours=colours))
+    places = cache(partial(whereabouts, root, pairs, colours=colours, tallies=tallies, files=files))
 
     def choices(of: LabelValues) -> list[Choice]:
         return list(class_choices(of, legend, places))
