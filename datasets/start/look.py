@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
+from segmenter.base.errors import DatasetError, counted
 from segmenter.base.files import is_vector
-from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
-from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import KnownRasters, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
-from segmenter.raster.ground import alignment_errors, both_placed
+from segmenter.grid.scenes import Dataset
+from segmenter.raster import KnownRasters, RasterInfo, crs_title, quiet_gdal
 
 from .. import load_dataset
 from ..check import image_lines
@@ -28,6 +25,7 @@ from ..made import SKIPPED
 from .choice import Choice, asked, nested
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
+from .headers import Damaged, SeenScene, headers, unreadable
 from .legends import find_legend
 from .names import Patterns
 from .pixels import count_objects
@@ -35,7 +33,7 @@ from .polygons import polygon_choices
 from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
 from .split import listed_splits
-from .values import LabelValues, Tally, count_values, tally_of, whereabouts
+from .values import LabelValues, Tally, count_values, whereabouts
 
 _MOST_KINDS = 3
 """Kinds of images that a reason names."""
@@ -46,18 +44,12 @@ _OBJECT_LABELS = 12
 _FEWEST_OBJECTS = 10
 """Values from which labels may number objects."""
 
-_SMALL, _MOST_TALLIES, _MOST_TALLIED = 1 << 20, 20_000, 512
-"""Pixels of a label that is read with its header, such labels, and values of one that are kept."""
-
-Damaged = dict[str, str]
-"""Label that cannot be read → reason."""
-
 
 def look(data: Path, labels: Path | None = None, contents: Contents | None = None) -> tuple[Choice, ...]:
     """Return the settings of section `dataset` that follow from a folder's files, without split.
 
-    Only a split that folders hold is among them. Labels and small images are read whole, others by their
-    headers.
+    Only a split that folders hold is among them. Labels are read whole, then images: what cannot be read is
+    left out.
 
     Args:
         labels: see `place_of`.
@@ -124,7 +116,7 @@ def _choices(place: Place, facts: Patterns, contents: Contents) -> Iterator[Choi
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
     tallies: dict[str, Tally] = {}
-    seen = _headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
+    seen = headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
     used = [each for each in seen if each.scene.name not in left]
@@ -146,7 +138,7 @@ def _choices(place: Place, facts: Patterns, contents: Contents) -> Iterator[Choi
     yield from (about_images := list(_image_choices(dataset, seen)))
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
     bands = nested(about_images).get("dataset", {}).get("bands")
-    left |= _unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
+    left |= unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
     if left:
         told = _left_out(root, len(seen), left)
@@ -185,127 +177,6 @@ def _scenes(place: Place, facts: Patterns, drivers: list[str]) -> Dataset:
         raise DatasetError(f"{error} ({taken})") from None
 
 
-# ------------------------------------------------------------------------------------------------- headers
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A scene by the headers of its files.
-
-    Attributes:
-        paths: relative paths of image and label.
-        image, label: their headers; None if one of them cannot be read, or if labels are polygons.
-        measured: number of an alpha band that holds measurements; 0: none.
-        fault: reason why the scene cannot be used; empty: it can.
-        elsewhere: True if the reason is only that the label lies on another grid, with both placed.
-    """
-
-    scene: Scene
-    paths: tuple[str, str]
-    image: RasterInfo | None = None
-    label: RasterInfo | None = None
-    measured: int = 0
-    fault: str = ""
-    elsewhere: bool = False
-
-
-def _headers(
-    dataset: Dataset, contents: Contents, tallies: dict[str, Tally] | None, *, vector: bool
-) -> list[_Seen]:
-    """Read the headers of all images and labels, with a bar, and small ones whole, once each.
-
-    Args:
-        tallies: is filled with the values of labels; None: they are polygons, or masks.
-    """
-    header = cache(partial(_header, dataset.root, None))  # one label may serve all
-    of_image = partial(_header, dataset.root, contents)
-    of_label = cache(partial(_label_header, dataset.root, contents.files, tallies))
-    finest = _finest_band(dataset)
-
-    def read(scene: Scene) -> _Seen:
-        assert scene.label is not None, "the loader pairs them"
-        own = (scene.files or (scene.image,))[finest]
-        files = (own, scene.label, *(path for _, path in scene.masks[1:]))
-        image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
-        try:
-            info, measured = header(image) if scene.files else of_image(image)
-            other = None if vector else of_label(label)
-            wrong = [] if other is None else alignment_errors(info, other)
-            wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
-        except SegmenterError as error:
-            return _Seen(scene, (image, label), fault=str(error))
-        elsewhere = bool(wrong) and other is not None and _share_ground(info, other)
-        fault = wrong[0][1] if wrong else ""
-        return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)
-
-    return list(in_threads(read, dataset.scenes, description="headers", unit="scene"))
-
-
-def _share_ground(image: RasterInfo, label: RasterInfo) -> bool:
-    """Return whether both are georeferenced, and a label lies on its image."""
-    if not both_placed(image, label):
-        return False
-    one, other = outlines([image, label])
-    if one is None or other is None:
-        return False
-    return bool(((one.min(axis=0) < other.max(axis=0)) & (other.min(axis=0) < one.max(axis=0))).all())
-
-
-def _finest_band(dataset: Dataset) -> int:
-    """Return which file of a scene has the most pixels: the one on whose grid the others are brought."""
-    for scene in dataset.scenes:
-        with contextlib.suppress(SegmenterError):  # a damaged file, which is said later
-            paths = (path.relative_to(dataset.root).as_posix() for path in scene.files)
-            sizes = [_header(dataset.root, None, path)[0].size.pixels for path in paths]
-            return sizes.index(max(sizes)) if sizes else 0
-    return 0
-
-
-def _label_header(root: Path, files: KnownRasters, tallies: dict[str, Tally] | None, path: str) -> RasterInfo:
-    """Return a label's header; the values of a small one are counted on the way."""
-    if tallies is None:
-        return _header(root, None, path)[0]
-    with files.label(root / path, drivers=drivers_of(path)) as label:
-        if label.info.size.pixels <= _SMALL and len(tallies) < _MOST_TALLIES:
-            tally = tally_of(label)
-            if len(tally[0]) <= _MOST_TALLIED:
-                tallies[path] = tally
-        return label.info
-
-
-def _header(root: Path, contents: Contents | None, path: str) -> tuple[RasterInfo, int]:
-    """Return a file's header, and its alpha band if that holds measurements, else 0.
-
-    Args:
-        contents: takes in the content of a small image on the way; None: it is not read.
-    """
-    drivers = drivers_of(path)
-    try:
-        if contents is not None:
-            return contents.image(root / path, drivers=drivers, most=_SMALL).info, 0
-        with open_raster(root / path, drivers=drivers) as raster:
-            return raster.info, 0
-    except BandsError:
-        with open_raster(root / path, (1,), drivers=drivers) as raster:
-            info = raster.info
-    return info, info.alpha[0] if info.alpha else 0
-
-
-def _unreadable(contents: Contents, seen: Sequence[_Seen], bands: tuple[int, ...] | None) -> Damaged:
-    """Return the scenes whose image cannot be read, with the reason; reads all but what was read before."""
-
-    def fault(each: _Seen) -> str:
-        if each.scene.files:  # joined later
-            return ""
-        try:
-            return contents.image(each.scene.image, bands).fault
-        except SegmenterError as error:
-            return str(error)
-
-    faults = in_threads(fault, seen, description="looking at images", unit="scene")
-    return {each.scene.name: why for each, why in zip(seen, faults, strict=True) if why}
-
-
 # ------------------------------------------------------------------------------------------------- choices
 
 
@@ -340,7 +211,7 @@ def _file_choices(
 
 
 def _value_choices(
-    place: Place, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally], files: KnownRasters
+    place: Place, facts: Patterns, used: Sequence[SeenScene], tallies: dict[str, Tally], files: KnownRasters
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
@@ -388,7 +259,7 @@ def _value_choices(
     return values.damaged
 
 
-def _refuse_objects(place: Place, used: Sequence[_Seen], values: LabelValues) -> None:
+def _refuse_objects(place: Place, used: Sequence[SeenScene], values: LabelValues) -> None:
     """Refuse labels that number objects: their values are no classes.
 
     Raises:
@@ -408,7 +279,7 @@ def _refuse_objects(place: Place, used: Sequence[_Seen], values: LabelValues) ->
         )
 
 
-def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:
+def _image_choices(dataset: Dataset, seen: Sequence[SeenScene]) -> Iterator[Choice]:
     images = [(each.scene, each.image) for each in seen if each.image is not None]
     measured, counts = max(each.measured for each in seen), Counter(info.count for _, info in images)
     if measured or len(counts) > 1:
