@@ -21,11 +21,14 @@ _SEARCHED = 3
 """Pixels by which the guess may be off, along each axis."""
 _FINE, _WIDE = 1.0, 6.0
 """Widths of Gaussians: what is finer is noise and compression, what is wider may be light or a slope."""
-_PROVED, _DISTINCT = 0.7, 0.15
+_PROVED, _DISTINCT, _SURE = 0.7, 0.15, 0.9
 """Correlation from which two parts are one; by how much it must exceed that of the part with itself, shifted:
-a texture that repeats itself lies over itself in many places."""
+a texture that repeats itself lies over itself in many places; and correlation that always is enough."""
 _BLOCK, _USUAL = 12, 0.65
 """Side of small blocks, and the correlation that half of them must have."""
+_FEW = 0.6
+"""Divided by the root of the number of blocks: by how much more parts of few blocks must correlate, as chance
+does more there."""
 _FLAT = 0.25
 """Deviation of an 8-bit image below which it is of one colour."""
 
@@ -170,9 +173,11 @@ def _shift_of(
     found = cv2.matchTemplate(one, template, cv2.TM_CCOEFF_NORMED)
     row, col = np.unravel_index(int(np.argmax(found)), found.shape)
     best = float(found[row, col])
-    if best < _PROVED or best < _itself(one) + _DISTINCT:
+    more = _FEW * _BLOCK / float(np.sqrt(template.size))
+    if best < min(_PROVED + more, _SURE) or best < _itself(one) + _DISTINCT:
         return None
-    if _usual(one[row : row + template.shape[0], col : col + template.shape[1]], template) < _USUAL:
+    part_HW = one[row : row + template.shape[0], col : col + template.shape[1]]
+    if _usual(part_HW, template) < min(_USUAL + more, _SURE):
         return None
     return np.array([col - _SEARCHED, row - _SEARCHED], np.float64)
 

@@ -1,6 +1,7 @@
 """Copies and windows of one picture are found by their pixels under any names; look-alikes are not."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from segmenter.raster import raster_info
 Image = NDArray[np.uint8]
 
 
+@cache
 def land(seed: int, size: tuple[int, int] = (300, 340)) -> Image:
     """Return an image (H, W, 3) of things of many sizes."""
     rng = np.random.default_rng(seed)
@@ -58,6 +60,7 @@ def smaller(image: Image, factor: float) -> Image:
     return sized
 
 
+SEEDS = [31, 32]
 COPIES: dict[str, Callable[[Image], Image]] = {
     "a quarter in common": lambda image: image[113:, 97:],
     "a strip in common": lambda image: image[:, 181:],
@@ -73,14 +76,36 @@ COPIES: dict[str, Callable[[Image], Image]] = {
 
 
 @pytest.mark.parametrize("kind", COPIES)
-@pytest.mark.parametrize("seed", [31, 32])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_copies_of_other_pixels_are_leaks(kind: str, seed: int, tmp_path: Path) -> None:
     image = land(seed)
     (leak,) = leaks(tmp_path, image, np.ascontiguousarray(COPIES[kind](image)), land(seed + 100))
     assert {leak.first.name, leak.second.name} == {"q", "w"}
 
 
-@pytest.mark.parametrize("seed", [41, 42])
+SMALL: dict[str, Callable[[Image], Image]] = {
+    "half in common": lambda image: image[3:131, 64:192],
+    "a quarter away, turned": lambda image: np.rot90(image[33:161, 31:159]),
+    "half as large": lambda image: smaller(image[:128, :128], 0.5),
+    "two thirds as large": lambda image: smaller(image[:128, :128], 0.67),
+    "noisy": lambda image: (
+        (image[:128, :128] + np.random.default_rng(2).normal(0, 9, (128, 128, 3)))
+        .clip(0, 255)
+        .astype(np.uint8)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_small_tiles_of_one_picture_are_leaks(kind: str, seed: int, tmp_path: Path) -> None:
+    image = land(seed)
+    copy = np.ascontiguousarray(SMALL[kind](image))
+    (leak,) = leaks(tmp_path, image[:128, :128], copy, land(seed + 100)[:128, :128])
+    assert {leak.first.name, leak.second.name} == {"q", "w"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_recompressed_copies_are_leaks(seed: int, tmp_path: Path) -> None:
     image = land(seed, (256, 256))
     assert len(leaks(tmp_path, image, image, land(seed + 100), quality=60)) == 1
@@ -99,6 +124,14 @@ def test_what_only_looks_alike_is_no_leak(tmp_path: Path) -> None:
         folder = tmp_path / str(i)
         folder.mkdir()
         assert leaks(folder, noisy(plain), noisy(plain), noisy(np.roll(plain, 19, axis=0))) == []
+    for i, factor in enumerate((1.0, 0.7, 0.5)):  # a strong edge in one place, all else is another
+        folder = tmp_path / f"edge {i}"
+        folder.mkdir()
+        edged = [
+            (land(60 + k)[:128, :128] / 12 + 150 * (rows[:128, :128, None] > 87)).astype(np.uint8)
+            for k in range(3)
+        ]
+        assert leaks(folder, edged[0], *(smaller(each, factor) for each in edged[1:])) == []
     exact = (fields[..., None] * np.ones(3)).astype(np.uint8)
     assert leaks(tmp_path, exact, np.roll(exact, 57, axis=0)) == [], "a pattern lies over itself"
 
