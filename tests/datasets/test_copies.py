@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
 from datasets.contents import Contents
+from datasets.copies import proved
+from datasets.landmarks import Guess
 from datasets.leaks import Leak, Seen, find_leaks
 from datasets.neighbours import borders_of, pictures_of
+from segmenter.grid.geometry import Size
 from segmenter.grid.scenes import Scene
 from segmenter.raster import raster_info
 
@@ -124,16 +127,21 @@ def test_what_only_looks_alike_is_no_leak(tmp_path: Path) -> None:
         folder = tmp_path / str(i)
         folder.mkdir()
         assert leaks(folder, noisy(plain), noisy(plain), noisy(np.roll(plain, 19, axis=0))) == []
-    for i, factor in enumerate((1.0, 0.7, 0.5)):  # a strong edge in one place, all else is another
-        folder = tmp_path / f"edge {i}"
-        folder.mkdir()
-        edged = [
-            (land(60 + k)[:128, :128] / 12 + 150 * (rows[:128, :128, None] > 87)).astype(np.uint8)
-            for k in range(3)
-        ]
-        assert leaks(folder, edged[0], *(smaller(each, factor) for each in edged[1:])) == []
     exact = (fields[..., None] * np.ones(3)).astype(np.uint8)
     assert leaks(tmp_path, exact, np.roll(exact, 57, axis=0)) == [], "a pattern lies over itself"
+
+
+@pytest.mark.parametrize("scale", [0.34, 0.45, 0.5, 0.7, 1.0])
+def test_one_strong_corner_proves_nothing(scale: float) -> None:
+    """Two fields in two forests: their corners fit, whatever lies around them."""
+    rows, cols = np.indices((128, 128))
+    corner = 80.0 * ((rows > 87) & (cols < 88))
+    fields = [gaussian_filter(land(seed)[:128, :128].mean(axis=2) / 12, 1) + corner for seed in (61, 62)]
+    reads = [lambda window, each=each: each[window.slices()].astype(np.float32) for each in fields]
+    sizes, away = (Size(128, 128), Size(128, 128)), 87.5 * (1 - scale)
+    guess = Guess(0, 1, np.array([[scale, 0, away], [0, scale, away]]), 4)
+    assert proved(guess, sizes, (reads[0], reads[1])) is None
+    assert proved(Guess(0, 1, np.eye(2, 3), 4), sizes, (reads[0], reads[0])) is not None
 
 
 def test_tiles_of_a_picture_are_neighbours_by_borders_and_numbers() -> None:
