@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -30,6 +31,9 @@ ENOUGH = 5
 """Groups from which whole ones can be held out; of fewer, a part is more than a fifth."""
 _LARGEST, _LEAST = 0.5, 3
 """Share of the scenes in one group up to which groups are of use; least number of groups by names."""
+_CELLS, _FEW_CELLS = 20, 8
+"""Cells that a mosaic of many tiles is cut into, as wide as tiles or more: of larger ones fewer tiles touch
+others; and number of cells below which they are taken smaller."""
 _WINDOWS, _STRIPS = 30, 10
 """Scenes from which overlapping ones are windows of a mosaic, and the strips that they are dealt in."""
 _LETTER = r"(?:[A-Za-z]|row|col)?[_-]?(?<!\d)"
@@ -103,10 +107,10 @@ def groups_of(
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
     paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
-    laid, how = _laid_out(scenes, infos, bands, contents or Contents())
+    laid, picture, how = _laid_out(scenes, infos, bands, contents or Contents())
     places = np.arange(len(scenes)) if laid is None else meeting(laid.min(axis=1), laid.max(axis=1), 0.5)
     for numbers, form in _FORMS:
-        groups = _by_name(paths, form, numbers)
+        groups = _by_name(paths, form, numbers, picture)
         if groups and len({*zip(places.tolist(), groups.of_S.tolist(), strict=True)}) == places.max() + 1:
             return groups
     if laid is not None:
@@ -118,10 +122,10 @@ def groups_of(
 
 def _laid_out(
     scenes: Sequence[Scene], infos: Sequence[RasterInfo], bands: tuple[int, ...] | None, contents: Contents
-) -> tuple[Points | None, str]:
-    """Return the corners (S, 4, 2) of scenes that show parts of one picture, in its pixels, and the evidence.
+) -> tuple[Points | None, NDArray[np.int64] | None, str]:
+    """Return the corners (S, 4, 2) of scenes that show parts of one picture, in its pixels, and the picture.
 
-    Pictures lie far from each other. None: no two scenes belong together.
+    Pictures lie far from each other. None: no two scenes belong together. The text tells the evidence.
     """
 
     def content(scene: Scene) -> Content | None:
@@ -152,7 +156,7 @@ def _laid_out(
         borders = [None if each is None else each.borders for each in found]
         cells = pictures_of([scene.image for scene in scenes], borders)
         if cells is None:
-            return None, ""
+            return None, None, ""
         picture = _numbered(cells[0])
         places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(cells[1], infos, strict=True)]
         places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(cells[1], infos, strict=True)]
@@ -163,7 +167,7 @@ def _laid_out(
     picture = _numbered(picture.tolist())
     far = 2 * np.ptp(laid.reshape(-1, 2), axis=0).max() + 1
     laid[:, :, 1] += far * picture[:, None]
-    return laid, how
+    return laid, picture, how
 
 
 def _several(picture_S: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -178,10 +182,15 @@ def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([order[key] for key in keys], np.int64)
 
 
-def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
+def _by_name(
+    paths: Sequence[str], form: str, numbers: int, picture_S: NDArray[np.int64] | None = None
+) -> Groups | None:
     """Return groups by an expression, if they are series of numbered pieces, or several images of a place.
 
     Behind the numbers are words, or what all names end in, as `_10m.jp2`.
+
+    Args:
+        picture_S: picture of each scene, as pixels tell; groups of these need no even numbers.
     """
     end = common_start([path[::-1] for path in paths])[::-1].lstrip("0123456789")
     if not form.endswith("/"):
@@ -197,14 +206,17 @@ def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
         found = [int(number) for number in re.findall(r"\d+", stem.rpartition("/")[2])]
         pieces[name][re.sub(r"\D+$", "", stem) if found else path] = tuple(found[-numbers:] or [-1])
     corners = Counter(tuple(map(min, zip(*own.values(), strict=True))) for own in pieces.values())
-    if numbers > 1 and 2 * max(corners.values()) < len(corners):
+    pictures = () if picture_S is None else picture_S.tolist()
+    seen = len({*zip(names, pictures, strict=False)}) == len(sizes) == len({*pictures})
+    if numbers > 1 and 2 * max(corners.values()) < len(corners) and not seen:
         return None
-    if not (all(map(_is_grid, pieces.values())) if numbers else 2 * several > len(sizes)):
+    if not seen and not (all(map(_is_grid, pieces.values())) if numbers else 2 * several > len(sizes)):
         return None
     usual = round(float(np.median(list(sizes.values()))))
     what = "series of some {} numbered pieces" if numbers else "places with some {} images"
-    how = f"{len(sizes)} {what.format(usual)} each ({names[0]}, …)"
-    return Groups(_numbered(names), how, form, tuple(sizes), "the numbers may count places of their own")
+    how = f"{len(sizes)} {what.format(usual)} each ({names[0]}, …){', as their pixels show' * seen}"
+    other = "" if seen else "the numbers may count places of their own"
+    return Groups(_numbered(names), how, form, tuple(sizes), other)
 
 
 def _is_grid(pieces: Mapping[str, tuple[int, ...]]) -> bool:
@@ -232,7 +244,8 @@ def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo
             how = f"none of {counted(len(touching), 'scene')} touches another on the ground"
         return Groups(touching, how)
     overlapping = meeting(low, high, -0.9 * pixel)
-    side = max(float(np.median((high - low).max(axis=1))), apart * pixel)
+    tile = float(np.median((high - low).max(axis=1)))
+    side = max(tile, apart * pixel)
     if len(low) >= _WINDOWS and np.bincount(overlapping).max() > _LARGEST * len(low):
         along = int(np.argmax(np.ptp(low, axis=0)))
         sides = float(np.ptp(low[:, along])) / side + 1
@@ -241,7 +254,23 @@ def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo
             edges = np.linspace(low[:, along].min(), low[:, along].max(), count + 1)[1:-1]
             how = f"windows of a mosaic that overlap, in {count} strips"
             return Groups(np.searchsorted(edges, low[:, along]), how, ground=np.array(ground))
-    centres = [((low + high) / 2)[overlapping == g].mean(axis=0) for g in range(overlapping.max() + 1)]
-    cells = np.floor((centres - low.min(axis=0)) / side).astype(np.int64)
-    of_S = _numbered([tuple(cell) for cell in cells[overlapping].tolist()])
-    return Groups(of_S, f"{int(of_S.max()) + 1} cells of a mosaic, {side / pixel:.0f} pixels wide")
+    for wide in range(max(1, math.ceil(math.sqrt(int(overlapping.max() + 1) / _CELLS))), 0, -1):
+        side = max(wide * tile, apart * pixel)
+        of_S = _cells(low, high, touching, overlapping, side)
+        if of_S.max() + 1 >= _FEW_CELLS:
+            break
+    of = "" if touching.max() == 0 else f" of {touching.max() + 1} pieces"
+    how = f"{int(of_S.max()) + 1} cells of a mosaic{of}, {side / pixel:.0f} pixels wide; cells touch"
+    return Groups(of_S, how)
+
+
+def _cells(
+    low: Points, high: Points, piece_S: NDArray[np.int64], overlapping_S: NDArray[np.int64], side: float
+) -> NDArray[np.int64]:
+    """Return the square cell of each scene, from the corner of its piece; what overlaps is in one cell."""
+    corner_P = np.stack([low[piece_S == piece].min(axis=0) for piece in range(piece_S.max() + 1)])
+    middle_S2 = (low + high) / 2 - corner_P[piece_S]
+    sums = [np.bincount(overlapping_S, weights=along) for along in (*middle_S2.T, piece_S)]
+    of_G = np.array(sums).T / np.bincount(overlapping_S)[:, None]
+    of_G[:, :2] = np.floor(of_G[:, :2] / side)
+    return _numbered([tuple(cell) for cell in of_G[overlapping_S].round().astype(np.int64).tolist()])
