@@ -186,7 +186,8 @@ def test_of_several_images_and_labels_one_of_each_is_taken(
     assert made.pairs_of(dataset) == {
         (f"{image.format(i, i)}.tif", f"{label.format(i, i)}.tif") for i in range(5)
     }
-    others = " ".join(choice.other for choice in choices if not choice.question)
+    assert not [choice.question for choice in choices if choice.question]
+    others = " ".join(choice.other for choice in choices)
     assert all(kind.format(0, 0) in others for kind in kinds.keys() - {image, label})
     for other in [kind for kind, bands in kinds.items() if bands < 0 and kind != label]:
         found = made.planned(tmp_path, Path(f"{other.replace('{}', '*')}.tif"))[2]
