@@ -20,7 +20,7 @@ pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
 # Dask: `--workers` and `--scheduler`, docs/machines.md
 cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
-# GeoPackage and others: predict.py --vectors, segmenter.extras.vectors, labels that are polygons
+# GeoPackage and others: predict.py --vectors, segmenter vectors, labels that are polygons
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
 
 # Buckets: `dataset.root: s3://…`, predict.py --output s3://…
@@ -32,7 +32,7 @@ notebook: $(VENV)/.stamp-$(EXTRA)-notebook
 # The Tab key: segmenter completion bash
 completion: $(VENV)/.stamp-$(EXTRA)-completion
 
-# ONNX: python -m segmenter.extras.export
+# ONNX: segmenter export
 export: $(VENV)/.stamp-$(EXTRA)-export
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.

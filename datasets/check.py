@@ -20,14 +20,15 @@ from segmenter.base.terminal import aligned
 from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
+from segmenter.grid.sight import APART, SIGHTS, nearest
 from segmenter.raster import RasterInfo, ask_for_bands, crs_title, raster_info
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import Names, names_of, order_of, other_names, used_names
 
-from .contents import Content, Contents, coarse_mask, in_turn, pieces
+from .contents import Contents, ImageContent, coarse_mask, in_turn, pieces
 from .files import few
 from .gsd import contradictions, gsd_line
-from .leaks import Seen, cut_pictures, equal_scenes, find_leaks
+from .leaks import AuditedScene, cut_pictures, equal_scenes, find_leaks
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -103,7 +104,7 @@ class CheckReport:
         """
         verdict = "clean" if self.clean else f"not clean: {counted(len(self.findings), 'finding')}"
         verdict = verdict if fits or not self.clean else "the files are clean; the recipe does not fit:"
-        parts = (self._head(everything), self._found(everything), self._table(), [verdict])
+        parts = (self._head(everything), self._fault_lines(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,7 +172,7 @@ class CheckReport:
             faults[kind] = _values(of_kind, everything) if kind == _VALUE else lines
         return faults
 
-    def _found(self, everything: bool) -> Iterator[str]:
+    def _fault_lines(self, everything: bool) -> Iterator[str]:
         for kind, lines in self.faults(everything).items():
             shown = len(lines) if everything else _SHOWN
             count = sum(finding.kind == kind for finding in self.findings)
@@ -253,7 +254,7 @@ def check_dataset(
     findings += _other_order(audits)
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
-    seen = [audit.seen(dataset) for audit in audits]
+    seen = [audit.scene_facts(dataset) for audit in audits]
     findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen))
     images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
@@ -272,6 +273,7 @@ def check_dataset(
             *contradictions(images),
             *_other_names(audits),
             *_one_class(dataset),
+            *_alike_colours(dataset),
         ),
         scale=gsd_line(dataset, images) if images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
@@ -293,7 +295,7 @@ class _Audit:
     remark: str | None = None
     info: RasterInfo | None = None
     bands: tuple[int, ...] = ()
-    content: Content | None = None
+    content: ImageContent | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, kind: str, text: str, pixels: int = 0) -> None:
@@ -307,14 +309,14 @@ class _Audit:
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
-    def seen(self, dataset: Dataset) -> Seen:
+    def scene_facts(self, dataset: Dataset) -> AuditedScene:
         """Return the facts of a scene that are compared to detect leaks."""
         if (content := self.content) is None:
-            return Seen(self.scene, None, None)
+            return AuditedScene(self.scene, None, None)
         mask = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands))
         valid = mask if content.masked and not content.fault else None
         found = content.landmarks, content.bands, content.borders
-        return Seen(self.scene, content.digest, content.info, valid, *found)
+        return AuditedScene(self.scene, content.digest, content.info, valid, *found)
 
 
 def _audit(dataset: Dataset, scene: Scene, contents: Contents) -> _Audit:
@@ -435,6 +437,19 @@ def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("class", text)
 
 
+def _alike_colours(dataset: Dataset) -> Iterator[str]:
+    """Yield a line on the two classes that are hardest to tell apart, if some people see one colour."""
+    classes = dataset.classes.classes
+    if len({each.colour for each in classes}) < max(2, len(classes)):
+        return  # equal colours are a finding
+    colours = [each.colour for each in classes]
+    (apart, i, j), sight = min((nearest(colours, sight), sight) for sight in SIGHTS)
+    if apart < APART / 2:
+        one, other = (f"{classes[at].name} #{bytes(colours[at]).hex()}" for at in (i, j))
+        whom = "people" if sight == "normal" else f"people with {sight}"
+        yield f"dataset.classes: {whom} hardly tell the colours of {one} and {other} apart in maps"
+
+
 def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator[Finding]:
     """Yield classes that no scene has, or no training scene."""
     trains = np.array([scene.split == "train" for scene in dataset.scenes], np.bool_)
@@ -493,7 +508,7 @@ def class_table(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> Iterator[str]:
     """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
-    used = _used(pixels_PK)
+    used = _splits_with_pixels(pixels_PK)
     header, rows = class_rows(names, pixels_PK, scenes_K)
     yield from aligned(header, rows)
     for i, name in enumerate(names):
@@ -506,7 +521,7 @@ def class_rows(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> tuple[list[str], list[list[str]]]:
     """Return titles and a row for each class: its pixels, share and scenes, and the share of each split."""
-    used, total_K = _used(pixels_PK), pixels_PK.sum(axis=0)
+    used, total_K = _splits_with_pixels(pixels_PK), pixels_PK.sum(axis=0)
     rows = [
         [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
         for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
@@ -514,7 +529,7 @@ def class_rows(
     return ["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows
 
 
-def _used(pixels_PK: NDArray[np.int64]) -> list[tuple[Split, NDArray[np.float64]]]:
+def _splits_with_pixels(pixels_PK: NDArray[np.int64]) -> list[tuple[Split, NDArray[np.float64]]]:
     """Return the splits that have pixels, with the classes' shares; nothing of a single one."""
     used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
     return used if len(used) > 1 else []

@@ -84,7 +84,7 @@ def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Content:
+class ImageContent:
     """What the pixels of an image tell.
 
     Attributes:
@@ -112,7 +112,7 @@ class Content:
     fault: str = ""
 
 
-def content_of(raster: Raster) -> Content:
+def content_of(raster: Raster) -> ImageContent:
     """Return the content of an open image, of which each pixel is read once; what cannot be is a fault."""
     size, fill, parts, borders = raster.info.size, Fill(), [NONE], list[Floats]()
 
@@ -123,7 +123,7 @@ def content_of(raster: Raster) -> Content:
         if window.size == size:  # larger ones are no tiles
             borders.append(borders_of(grey_HW))
 
-    content = Content(raster.info, raster.bands, raster.may_have_nodata)
+    content = ImageContent(raster.info, raster.bands, raster.may_have_nodata)
     try:
         digest, has_data = digest_of(raster, look)
     except RasterError as error:
@@ -150,7 +150,7 @@ class Contents:
 
     def __init__(self) -> None:
         self.files = KnownRasters(labels=True)
-        self._images: dict[tuple[Path, tuple[int, ...] | None], tuple[Stamp, Content]] = {}
+        self._images: dict[tuple[Path, tuple[int, ...] | None], tuple[Stamp, ImageContent]] = {}
 
     def image(
         self,
@@ -159,7 +159,7 @@ class Contents:
         *,
         drivers: Sequence[str] = (),
         most: int | None = None,
-    ) -> Content:
+    ) -> ImageContent:
         """Return the content of an image.
 
         Args:
@@ -174,7 +174,7 @@ class Contents:
             return known[1]
         with open_raster(path, bands, drivers=drivers) as raster:
             if most is not None and raster.info.size.pixels > most:
-                return Content(raster.info, raster.bands, raster.may_have_nodata)
+                return ImageContent(raster.info, raster.bands, raster.may_have_nodata)
             content = content_of(raster)
             if stamp is not None and stamp.is_settled:
                 self._images[path, bands] = stamp, content

@@ -15,7 +15,7 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 
 from .files import (
     Candidates,
-    Named,
+    NamedScenes,
     assign_splits,
     data_root,
     few,
@@ -84,7 +84,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         labels=config.label_kind,
         leave_out="dataset.split.leave_out",
         unused=(*((at(pairs[name][0]), "named in split.leave_out") for name in sorted(left)), *skipped),
-        notes=_torn(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
+        notes=_split_value_warnings(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
         deal=deal,
     )
 
@@ -311,17 +311,17 @@ def _splits(
     split = config.split
     if split.blocks is not None:  # which divide each scene, once its size is known
         return dict.fromkeys(known, "train"), None
-    named = assign_splits(known, groups, Named(split.validation, split.test))
+    named = assign_splits(known, groups, NamedScenes(split.validation, split.test))
     if not split.by_hash:
         return named, None
     parts = parts_of({groups[name] for name, part in named.items() if part == "train"}, split, config.deals)
     sides = {group: split_of(part, split.fold) for group, part in parts.items()}
     more = {part: [n for n in known if sides.get(groups[n]) == part] for part in ("validation", "test")}
     validation, test = (*split.validation, *more["validation"]), (*split.test, *more["test"])
-    return assign_splits(known, groups, Named(validation, test)), Deal(split.rule, parts)
+    return assign_splits(known, groups, NamedScenes(validation, test)), Deal(split.rule, parts)
 
 
-def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
+def _split_value_warnings(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
     """Return warnings on images that share the value of a name, not all, but are in several splits."""
     regex = pattern_regex(config.images[0], "dataset.images")
     names = list(regex.groupindex) if config.split.group is None else []

@@ -35,7 +35,7 @@ Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Seen:
+class AuditedScene:
     """Facts of a scene from the audit.
 
     Attributes:
@@ -75,7 +75,7 @@ class Leak:
         return f"{named} {self.how}; put them into one split, or leave one out"
 
 
-def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
+def equal_scenes(seen: Sequence[AuditedScene]) -> list[list[Scene]]:
     """Return groups of scenes with equal pixels, in any split and any file format."""
     by_digest: dict[bytes, list[Scene]] = defaultdict(list)
     for each in seen:
@@ -84,7 +84,7 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
     return [scenes for scenes in by_digest.values() if len(scenes) > 1]
 
 
-def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
+def find_leaks(seen: Sequence[AuditedScene]) -> list[Leak]:
     """Return pairs of scenes of two splits with equal pixels, common ground or a common part of one picture.
 
     Each scene is told at most once.
@@ -97,7 +97,7 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
         leaks += [
             Leak(first, scene, "have the same pixels")
             for scene in scenes
-            if scene.split != first.split and not _apart(scene, first)
+            if scene.split != first.split and not _are_separate_blocks(scene, first)
         ]
     for more in (_overlaps(seen), _copies(seen, leaks)):
         told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
@@ -105,7 +105,7 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
     return leaks
 
 
-def cut_pictures(seen: Sequence[Seen]) -> list[str]:
+def cut_pictures(seen: Sequence[AuditedScene]) -> list[str]:
     """Return a line if tiles of one picture lie in several splits: some of their neighbours are learned."""
     found = pictures_of([each.scene.image for each in seen], [each.borders for each in seen])
     if found is None:
@@ -130,46 +130,52 @@ def cut_pictures(seen: Sequence[Seen]) -> list[str]:
     ]
 
 
-def _copies(seen: Sequence[Seen], leaks: Sequence[Leak]) -> Iterator[Leak]:
+def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Leak]:
     """Yield scenes of two splits that show a part of one picture, unless both are told already."""
     told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
     if len({each.scene.split for each in seen}) < 2:
         return
 
-    def asked(first: Seen, second: Seen) -> bool:
+    def needs_proof(first: AuditedScene, second: AuditedScene) -> bool:
         one, other = first.scene, second.scene
-        return one.split != other.split and not {one.name, other.name} <= told and not _apart(one, other)
+        return (
+            one.split != other.split
+            and not {one.name, other.name} <= told
+            and not _are_separate_blocks(one, other)
+        )
 
-    for one, other, common in common_parts(seen, asked):
+    for one, other, common in common_parts(seen, needs_proof):
         told |= {one.scene.name, other.scene.name}
         yield Leak(one.scene, other.scene, common.text())
 
 
 def common_parts(
-    seen: Sequence[Seen], asked: Callable[[Seen, Seen], bool]
-) -> Iterator[tuple[Seen, Seen, Common]]:
+    seen: Sequence[AuditedScene], needs_proof: Callable[[AuditedScene, AuditedScene], bool]
+) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield pairs of scenes that show a part of one picture, proved on their pixels, the likeliest first.
 
     Args:
-        asked: returns False for two scenes that need no proof, by what was yielded before.
+        needs_proof: returns False for two scenes that need no proof, by what was yielded before.
     """
     sized = [each for each in seen if each.size is not None]
     sizes = [each.size for each in sized if each.size is not None]
     for reading in named_windows([each.scene.image for each in sized], sizes):
         sampled = reading[:: max(1, len(reading) // _TRIED)]
         if 2 * sum(_proved(sized, guess) is not None for guess in sampled) > len(sampled):
-            yield from _told_by(sized, reading, asked)
-    yield from _told_by(sized, guesses([each.landmarks for each in sized]), asked)
+            yield from _told_by(sized, reading, needs_proof)
+    yield from _told_by(sized, guesses([each.landmarks for each in sized]), needs_proof)
 
 
 def _told_by(
-    seen: Sequence[Seen], suggested: Sequence[Guess], asked: Callable[[Seen, Seen], bool]
-) -> Iterator[tuple[Seen, Seen, Common]]:
+    seen: Sequence[AuditedScene],
+    suggested: Sequence[Guess],
+    needs_proof: Callable[[AuditedScene, AuditedScene], bool],
+) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield what `common_parts` does, of guesses."""
     failed: Counter[int] = Counter()
     for guess in suggested:
         i, j = guess.first, guess.second
-        if max(failed[i], failed[j]) >= _MOST_FAILED or not asked(seen[i], seen[j]):
+        if max(failed[i], failed[j]) >= _MOST_FAILED or not needs_proof(seen[i], seen[j]):
             continue
         if (common := _proved(seen, guess)) is None:
             failed.update((i, j))
@@ -177,7 +183,7 @@ def _told_by(
             yield seen[i], seen[j], common
 
 
-def _proved(seen: Sequence[Seen], guess: Guess) -> Common | None:
+def _proved(seen: Sequence[AuditedScene], guess: Guess) -> Common | None:
     """Return the common part of two scenes, if their pixels prove it."""
     one, other = seen[guess.first], seen[guess.second]
     with (
@@ -187,7 +193,7 @@ def _proved(seen: Sequence[Seen], guess: Guess) -> Common | None:
         return proved(guess, (first.info.size, second.info.size), (reader(first), reader(second)))
 
 
-def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
+def _overlaps(seen: Sequence[AuditedScene]) -> Iterator[Leak]:
     """Yield for each scene the first overlapping scene of another split, with the shared area."""
     infos = [each.info for each in seen if each.info is not None]
     with_header = [each for each in seen if each.info is not None]
@@ -206,19 +212,19 @@ def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
         near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
         for j in np.flatnonzero(near & (splits[i + 1 : stop] != splits[i])) + i + 1:
             other, its_ground = lying[j]
-            if _apart(each.scene, other.scene):
+            if _are_separate_blocks(each.scene, other.scene):
                 continue
             if (share := _shared(each, ground, other, its_ground)) > 0:
                 yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
                 break
 
 
-def _apart(one: Scene, other: Scene) -> bool:
+def _are_separate_blocks(one: Scene, other: Scene) -> bool:
     """Return whether two scenes are of different blocks of one image."""
     return one.blocks and other.blocks and one.image == other.image
 
 
-def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
+def _shared(a: AuditedScene, ground_a: Points, b: AuditedScene, ground_b: Points) -> float:
     """Return the common share of the smaller scene's area; 0 if the scenes only adjoin."""
     common = _common(ground_a, ground_b)
     areas = [_area(ground) for ground in (ground_a, ground_b)]
@@ -289,7 +295,7 @@ def _points_in(polygon: Points) -> Points:
     return points[inside]
 
 
-def _has_data(seen: Seen, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
+def _has_data(seen: AuditedScene, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
     """Return an (N,) mask of points on a scene's ground where it has data."""
     if seen.valid is None:
         return np.ones(len(points_N2), np.bool_)

@@ -54,7 +54,7 @@ class MadeFilesError(DatasetError):
     def __init__(self, faults: Sequence[str], scenes: int, what: str) -> None:
         self.lines, self._what = tuple(dict.fromkeys(faults)), what
         first, *others = grouped(self.lines)
-        more = f"; {len(others)} more such lines by `{invocation('datasets')} check`" if others else ""
+        more = f"; {len(others)} more such lines by `{invocation('check')}`" if others else ""
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _SIDE = 24
 
 def make_points(folder: Path) -> None:
     """Labelled points of a small map, and tables of others."""
-    from segmenter.extras.accuracy.__main__ import main
+    from datasets.commands.accuracy import main
 
     ids = np.indices((_SIDE, _SIDE)).sum(axis=0).astype(np.uint8) // 9 % 3
     spec = RasterSpec(tags={f"CLASS_{i}": name for i, name in enumerate("abc")})
@@ -36,7 +36,7 @@ def make_points(folder: Path) -> None:
 
 def read_points(path: Path) -> Facts:
     """The estimates from them."""
-    from segmenter.extras.accuracy.__main__ import main
+    from datasets.commands.accuracy import main
 
     words = ["--areas", str(path.with_name("areas.csv"))] if path.suffix == ".csv" else []
     points = path.with_name("points.csv") if path.suffix == ".csv" else path

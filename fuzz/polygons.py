@@ -41,8 +41,8 @@ def make_polygons(folder: Path) -> None:
 
 def read_polygons(path: Path) -> Facts:
     """As the label of the image."""
+    from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.burning import Burner
-    from segmenter.extras.vectors.features import VectorFile
     from segmenter.extras.vectors.rule import BurnRule
 
     rule = BurnRule.of(

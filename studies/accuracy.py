@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import rasterio
 
-from segmenter.extras.accuracy.__main__ import main
+from datasets.commands.accuracy import main
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import RasterSpec, RasterWriter
 

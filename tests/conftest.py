@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 with contextlib.suppress(ModuleNotFoundError):  # the extra `vectors`
     # Before a test loads TensorFlow, and then pyogrio otherwise than the program: its GDAL would call
     # TensorFlow's SQLite, and end the process at a GeoPackage with a view.
-    import segmenter.extras.vectors.library  # noqa: F401
+    import segmenter.extras.vector_files.library  # noqa: F401
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers import small_encoders
 from tests.helpers.file_server import PROXIES, FileServer, serving

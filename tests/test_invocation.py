@@ -1,6 +1,5 @@
 """How tools are called, in a clone and installed; the wheel: what is in it, and that it needs no clone."""
 
-import ast
 import configparser
 import email
 import importlib.util
@@ -22,11 +21,12 @@ import pytest
 
 from datasets.commands import main
 from datasets.commands import recipes as ready
-from datasets.commands.train import TrainOptions
+from datasets.commands.tools import TOOLS, module_of
 from datasets.commands.train import main as train
+from datasets.commands.train_options import TrainOptions
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
-from segmenter.base.invocation import TOOLS, ToolParser
+from segmenter.base.invocation import ToolParser
 from segmenter.base.options import add_options, parsed
 from segmenter.config.reading import load_recipe, recipe_from
 from tests.helpers.made_training import made
@@ -44,8 +44,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_clone_hints_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["notebook"])
+    assert invocation.invocation("train") == "python train.py"
+    assert invocation.invocation("check") == "segmenter check"
     monkeypatch.setattr(invocation, "_CLONE", tmp_path)
-    assert invocation.invocation("datasets") == "segmenter datasets"
+    assert invocation.invocation("train") == "segmenter train"
 
 
 @pytest.mark.usefixtures("installed")
@@ -59,14 +61,72 @@ def test_every_tool_answers_under_its_name_and_names_no_module(tool: str, capsys
     assert "python -m" not in said
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_usual_calls_of_a_tool_can_be_typed(tool: str) -> None:
+    parser = module_of(tool)._parser()
+    assert len(parser.calls) > 1
+    for words in parser.calls:
+        parser.parse_args(shlex.split(words))
+        assert f" {words}\n" in parser.format_help() or f" {words} " in parser.format_help()
+
+
+def _tools(said: str) -> str:
+    """Return the list of tools in the help text of the command."""
+    return said.partition("\ntools:\n")[2].partition("\nusual calls:\n")[0]
+
+
 def test_the_command_lists_its_tools(capsys: Any) -> None:
     assert main([]) == 2
-    listed = [line.split()[0] for line in capsys.readouterr().err.partition("tools:\n")[2].splitlines()]
+    listed = [line.split()[0] for line in _tools(capsys.readouterr().err).splitlines()]
     assert listed == list(TOOLS)
     with pytest.raises(SystemExit) as end:
         main(["tain"])
     assert end.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("datasets check", "check"),
+        ("datasets coverage", "coverage"),
+        ("datasets pack", "pack"),
+        ("datasets make", "make"),
+        ("datasets stitch", "stitch"),
+        ("datasets augmented", "augmented"),
+        ("vectorise", "vectors"),
+    ],
+)
+def test_a_tool_of_an_older_name_is_the_one_of_today(before: str, now: str, capsys: Any) -> None:
+    said = []
+    for words in (before, now):
+        with pytest.raises(SystemExit) as end:
+            main([*words.split(), "--help"])
+        assert end.value.code == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+OLD_CALLS = {
+    "datasets": "",
+    "segmenter.runs": "runs",
+    "segmenter.devices": "devices",
+    "segmenter.extras.vectors": "vectors",
+    "segmenter.extras.accuracy": "accuracy",
+    "segmenter.extras.export": "export",
+    "segmenter.model.pretrained.convert": "convert-weights",
+}
+"""Module that was a tool once → the tool; that of `datasets` had several."""
+
+
+@pytest.mark.parametrize("module", OLD_CALLS)
+def test_a_module_that_was_called_leads_to_the_tool(module: str, tmp_path: Path) -> None:
+    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=tmp_path, env=known, text=True, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: segmenter {OLD_CALLS[module]}".rstrip())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,7 +136,7 @@ def test_a_copied_recipe_says_the_same_and_names_what_is_typed(name: str, tmp_pa
     original = ready.ready_made()[name]
     assert load_recipe(copy, []) == load_recipe(original, [])
     text = copy.read_text(encoding="utf-8")
-    assert not [tool for tool in TOOLS.values() if tool.typed and tool.typed in text]
+    assert not [old for old in ("python -m", "python train.py", "python predict.py") if old in text]
     if "python train.py" in original.read_text(encoding="utf-8"):
         assert f"segmenter train {copy}" in text
 
@@ -117,10 +177,10 @@ def test_kill_ends_an_installed_tool_as_it_ends_one_of_a_clone(
             removed.append("half")
         return 0
 
-    monkeypatch.setattr("segmenter.extras.vectors.__main__.main", stopped)
+    monkeypatch.setattr("datasets.commands.vectors.main", stopped)
     before = signal.signal(signal.SIGTERM, lambda *_: removed.append("not heard"))
     try:
-        assert main(["vectorise"]) == 143
+        assert main(["vectors"]) == 143
     finally:
         signal.signal(signal.SIGTERM, before)
     assert removed == ["half"]
@@ -130,7 +190,7 @@ def test_kill_ends_an_installed_tool_as_it_ends_one_of_a_clone(
 def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     main([])
-    assert capsys.readouterr().err.partition("\ntools:\n")[2].rstrip() in page
+    assert _tools(capsys.readouterr().err).rstrip() in page
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for_users = {"report", "pretrained", "vectors", "remote", "cluster", "export", "notebook", "completion"}
     assert extras.keys() >= {"cpu", "gpu", *for_users}
@@ -150,10 +210,11 @@ def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.Capture
         ("input a.yaml --need 0", "--need: expected a number, 1e-09 … 1e+15, got '0'"),
         (f"predict runs/a b.tif --output c --workers {10**30}", "--workers: expected a whole number, 1 … "),
         (f"export runs/a --format onnx --output c --size {10**30}", "--size: expected a whole number, 1 … "),
-        ("vectorise a.tif --output b.gpkg --simplify nan", "--simplify: expected a number, 0 … 1e+15"),
+        ("vectors a.tif --output b.gpkg --simplify nan", "--simplify: expected a number, 0 … 1e+15"),
         ("train a.yaml --qqq", "--qqq: there is no such option; --help"),
+        ("chek a.yaml", "did you mean check?"),
         ("datasets chek a.yaml", "did you mean check?"),
-        ("datasets coverage a.yaml --min-pixels 9", "did you mean --set sampling.min_pixels=9?"),
+        ("coverage a.yaml --min-pixels 9", "did you mean --set sampling.min_pixels=9?"),
         ("predict runs/a b.tif --outptu c", "did you mean --output?"),
         ("predict runs/a b.tif --window 64 --output c", "did you mean --window-size?"),
         ("predict runs/a b.tif", "required: --output"),
@@ -163,7 +224,7 @@ def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.Capture
         ("predict gs://bucket/a b.tif --output c", "expected a path on this machine"),
         ("predict runs/a b.tif --output c --labels s3://bucket/{stem}.tif", "--labels: expected a path on"),
         ("runs unpak a", "did you mean unpack?"),
-        ("vectorise --ouput a.gpkg b.tif", "did you mean --output?"),
+        ("vectors --ouput a.gpkg b.tif", "did you mean --output?"),
         ("convert-weights a.pth", "required: out"),
         ("recipes --al", "no such option"),
         ("tain a.yaml", "did you mean train?"),
@@ -237,9 +298,9 @@ def test_typed_options_are_fields_and_others_have_their_defaults(
 
 CANDIDATES = {
     "": set(TOOLS),
-    "datasets c": {"check", "coverage"},
-    "datasets coverage a.yaml --split ": {"train", "validation", "test"},
-    "datasets check a.yaml --js": {"--json"},
+    "ch": {"check"},
+    "coverage a.yaml --split ": {"train", "validation", "test"},
+    "check a.yaml --js": {"--json"},
     "gpu --only wi": {"window"},
     "train --resum": {"--resume", "--resume-from"},
     "train m": {"mine.yaml", "maps"},
@@ -380,6 +441,14 @@ def test_the_source_distribution_has_what_a_clone_has(sources: Path) -> None:
         assert {path for path in mine if not (sources / path).exists()} == set()
 
 
+def test_an_image_is_built_from_every_file_that_the_wheel_has() -> None:
+    """Links among the packages lead to files that `.dockerignore` lets in."""
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    packages = [ROOT / "segmenter", ROOT / "datasets", ROOT / "configs"]
+    files = {path.resolve().relative_to(ROOT) for folder in packages for path in folder.rglob("*.*")}
+    assert {path.parts[0] for path in files} <= let_in
+
+
 def test_the_wheels_metadata(unpacked: Path) -> None:
     (folder,) = unpacked.glob("*.dist-info")
     metadata = email.message_from_bytes((folder / "METADATA").read_bytes())
@@ -402,11 +471,12 @@ def test_the_command_of_the_wheel_needs_no_clone(unpacked: Path, tmp_path: Path)
     assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == sorted(
         path.stem for path in (ROOT / "configs").glob("*.yaml")
     )
-    done = _away(["-c", START, "datasets", "check", "nothing.yaml"], unpacked, tmp_path)
+    done = _away(["-c", START, "check", "nothing.yaml"], unpacked, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "`segmenter recipes`" in done.stderr
-    done = _away(["-m", "segmenter_datasets", "--help"], unpacked, tmp_path)
-    assert done.stdout.startswith("usage: segmenter datasets ")
+    for old in ("segmenter.runs", "segmenter_datasets"):
+        done = _away(["-m", old, "--help"], unpacked, tmp_path)
+        assert done.stdout.startswith("usage: segmenter ")
 
 
 @pytest.mark.slow
@@ -424,25 +494,6 @@ def _away(words: list[str], packages: Path, folder: Path) -> subprocess.Complete
     )
 
 
-def test_every_tool_of_a_clone_is_one_of_the_command() -> None:
-    modules = [*(ROOT / "segmenter").rglob("*.py"), *(ROOT / "datasets").rglob("*.py")]
-    programs = {_typed(path) for path in modules if _is_program(path)}
-    programs |= {f"python {script.name}" for script in ROOT.glob("*.py") if script.name != "setup.py"}
-    programs.add("python -m benchmarks.gpu")  # with the other benchmarks, where there is a clone
-    assert programs == {tool.typed for tool in TOOLS.values() if tool.typed}
-
-
-def _is_program(path: Path) -> bool:
-    """Return true if a module does something when it is started."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in tree.body)
-
-
-def _typed(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return f"python -m {'.'.join(parts[:-1] if parts[-1] == '__main__' else parts)}"
-
-
 def _tool(packages: Path, folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> str:
     done = _away(["-c", START, *words], packages, folder)
     assert done.returncode in codes, done.stderr
@@ -453,10 +504,10 @@ def _tool(packages: Path, folder: Path, *words: str, codes: tuple[int, ...] = (0
 def test_the_wheel_checks_trains_maps_and_draws_polygons(unpacked: Path, tmp_path: Path) -> None:
     recipe = made(tmp_path / "data")
     assert "segmenter 0" in _tool(unpacked, tmp_path, "--version")
-    _tool(unpacked, tmp_path, "datasets", "make", "naic2020", "tiles", "--scenes", "12", "--seed", "1")
+    _tool(unpacked, tmp_path, "make", "naic2020", "tiles", "--scenes", "12", "--seed", "1")
     _tool(unpacked, tmp_path, "recipes", "naic2020", "tiles.yaml")
     settings = ("--set", "dataset.root=tiles")
-    said = _tool(unpacked, tmp_path, "datasets", "check", "tiles.yaml", *settings, codes=(0, 1))
+    said = _tool(unpacked, tmp_path, "check", "tiles.yaml", *settings, codes=(0, 1))
     assert said.startswith("naic2020-round1: 12 scenes ")  # so few may lack a class, which is a finding
     short = ("--set", "training.epochs=1", "--set", "training.input_workers=2")
     said = _tool(unpacked, tmp_path, "train", str(recipe), "--run", "run", *short)
@@ -465,6 +516,6 @@ def test_the_wheel_checks_trains_maps_and_draws_polygons(unpacked: Path, tmp_pat
     )
     _tool(unpacked, tmp_path, "predict", "run", "data/images", "--output", "maps")
     assert len(list((tmp_path / "maps").glob("s?.tif"))) == 5
-    _tool(unpacked, tmp_path, "vectorise", "maps", "--output", "areas.gpkg")
+    _tool(unpacked, tmp_path, "vectors", "maps", "--output", "areas.gpkg")
     assert (tmp_path / "areas.gpkg").stat().st_size > 0
     assert {path.name for path in tmp_path.iterdir()} >= {"run", "maps", "areas.gpkg"}

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.__main__ import main as datasets_main
+from datasets.commands import call as datasets_main
 from datasets.start.names import pair, patterns_of
 from segmenter.base.errors import SegmenterError
-from segmenter.base.files import alone_at, alone_writing, write_whole, written_whole
-from segmenter.extras.review.places import Place, write_table
+from segmenter.base.files import alone_writing, exclusive_outputs, write_whole, written_whole
+from segmenter.extras.review.places import ReviewPlace, write_table
 from segmenter.grid.geometry import Window
 from segmenter.mapping.folder.state import of_one_run
 from segmenter.raster import RasterSpec, read_label, write_raster
@@ -72,9 +72,9 @@ def test_of_two_at_once_each_writes_its_own(tmp_path: Path) -> None:
 
 TWO = """
 from pathlib import Path
-from segmenter.base.files import alone_at, write_whole
+from segmenter.base.files import exclusive_outputs, write_whole
 folder = Path({folder!r})
-with alone_at(folder / "m.yaml", folder / "m.html", remedy="no"):
+with exclusive_outputs(folder / "m.yaml", folder / "m.html", remedy="no"):
     write_whole(folder / "m.html", b"page")
     write_whole(folder / "m.yaml", b"recipe")
 """
@@ -92,7 +92,7 @@ def test_what_no_killed_call_wrote_is_kept_and_an_error_leaves_nothing(tmp_path:
     last, first = tmp_path / "m.yaml", tmp_path / "m.html"
 
     def write(error: bool = False) -> None:
-        with alone_at(last, first, remedy="no"):
+        with exclusive_outputs(last, first, remedy="no"):
             write_whole(first, b"page")
             if error:
                 raise SegmenterError("full")
@@ -114,7 +114,7 @@ def test_what_no_killed_call_wrote_is_kept_and_an_error_leaves_nothing(tmp_path:
 
 def test_of_two_calls_at_once_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
-    second = alone_at(path, overwrite=True, remedy="no")
+    second = exclusive_outputs(path, overwrite=True, remedy="no")
     with alone_writing(path), refused(SegmenterError, where=path), second:
         raise AssertionError("two are at work")
     assert names(tmp_path) == []
@@ -140,7 +140,7 @@ def test_stitching_again_leaves_only_the_whole(tmp_path: Path, make_png: Callabl
     (tmp_path / "out").mkdir()
     words = ["stitch", str(parts[0].parent / "p_*.png"), "--columns", "2"]
     words += ["--output", str(tmp_path / "out/s.tif")]
-    kill(f"from datasets.__main__ import main\nmain({words!r})", "os.replace")
+    kill(f"from datasets.commands import call as main\nmain({words!r})", "os.replace")
     assert any(".tmp-" in name for name in names(tmp_path / "out"))
     assert datasets_main(words) == 0
     assert names(tmp_path / "out") == ["s.tif"]
@@ -150,13 +150,13 @@ def test_stitching_again_leaves_only_the_whole(tmp_path: Path, make_png: Callabl
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_sample_killed_between_form_and_points_goes_on(tmp_path: Path, at: int) -> None:
     pytest.importorskip("pyogrio")
-    from segmenter.extras.accuracy.__main__ import main
+    from datasets.commands.accuracy import main
 
     ids = np.random.default_rng(0).integers(0, 2, (60, 70)).astype(np.uint8)
     write_raster(tmp_path / "map.tif", ids, RasterSpec(tags={"CLASS_0": "a", "CLASS_1": "b"}))
     (tmp_path / "out").mkdir()
     words = ["sample", str(tmp_path / "map.tif"), "--output", str(tmp_path / "out/p.gpkg"), "--points", "20"]
-    kill(f"from segmenter.extras.accuracy.__main__ import main\nmain({words!r})", "os.replace", at)
+    kill(f"from datasets.commands.accuracy import main\nmain({words!r})", "os.replace", at)
     assert main(words) == 0
     assert names(tmp_path / "out") == ["p.gpkg", "p.qml"]
 
@@ -168,7 +168,7 @@ def test_no_cell_of_a_table_is_a_formula(texts: list[str]) -> None:
         patch.setattr("segmenter.extras.review.places.write_whole", lambda _, text: written.append(text))
         formulas = [f"{start}{texts[0]}" for start in ("=", "+", "-", "@", "\t=", " =", "＝")]
         columns = {"label": [*texts, *formulas], "wrong": [-1.5] * (len(texts) + len(formulas))}
-        places = [Place(text, SimpleNamespace(), Window(0, 0, 1, 1)) for text in columns["label"]]
+        places = [ReviewPlace(text, SimpleNamespace(), Window(0, 0, 1, 1)) for text in columns["label"]]
         write_table(places, columns, Path("review.csv"))
     rows = list(csv.reader(io.StringIO(written[0].decode(), newline="")))[1:]
     cells = [cell for row in rows for cell in (row[1], row[6])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import types
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,7 +16,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from segmenter.base.invocation import TOOLS, ToolParser
+from datasets.commands.tools import TOOLS, module_of
+from segmenter.base.invocation import ToolParser
 from segmenter.base.options import add_options
 from segmenter.config.datasets import DATASET_KINDS
 from segmenter.config.models import MODEL_KINDS
@@ -38,8 +38,7 @@ of your recipe with the same words; `--set section.key=value` changes one. A num
 _OPTIONS = """\
 # Every option of every command
 
-Made from the code by `python -m website.reference`. Installed, `segmenter TOOL` starts what `python …` starts
-in a clone. `--help` says the same, and more.
+Made from the code by `python -m website.reference`. `segmenter TOOL --help` says the same, and more.
 """
 
 
@@ -172,10 +171,10 @@ def options_page() -> str:
     add_options(shared, ClusterOptions)
     cluster = {action.dest for action in shared._actions}
     parts = [_OPTIONS]
-    for name, tool in TOOLS.items():
-        started = f" (`{tool.typed}`)" if tool.typed else ""
-        parts.append(f"## segmenter {name}\n\n{_sentence(tool.about)}{started}\n")
-        parts += _commands(import_module(tool.module)._parser(), cluster)
+    for name, about in TOOLS.items():
+        started = f" (in a clone also `python {name}.py`)" if (DOCS.parent / f"{name}.py").is_file() else ""
+        parts.append(f"## segmenter {name}\n\n{_sentence(about)}{started}\n")
+        parts += _commands(module_of(name)._parser(), cluster)
     parts += ["## Options of a cluster\n", *_table(("option", "meaning"), map(_option, shared._actions)), ""]
     return "\n".join(parts).rstrip("\n") + "\n"
 

@@ -182,16 +182,16 @@ def _alone(words: list[str], said: Path) -> int:
 
 
 def _make_data(folder: Path) -> None:
-    from datasets.__main__ import main as datasets
+    from datasets.commands import call
     from datasets.synthetic.demo import make_demo
 
     _dubai(folder / "dubai")
     _own_folder(folder / "folder")
     make_demo(folder / "demo", seed=1)
-    datasets(["make", "potsdam", str(folder / "potsdam"), "--scenes", "3", "--size", "160"])
+    call(["make", "potsdam", str(folder / "potsdam"), "--scenes", "3", "--size", "160"])
     for number in (1, 2):
         target = folder / ("naic2020" + "_2" * (number == 2))
-        datasets(["make", "naic2020", str(target), "--scenes", "12", "--size", "64", "--round", str(number)])
+        call(["make", "naic2020", str(target), "--scenes", "12", "--size", "64", "--round", str(number)])
     import keras
 
     weights = folder / "resnet50.weights.h5"

@@ -8,28 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import plain, run_tool
-from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import ToolParser
+from segmenter.base.options import option
+
+from .frame import parsed_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    run: Path = option(..., "run directory", "RUN", positional=True)
-    root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
+    run: Path = option(..., "run directory whose probabilities are calibrated", "RUN", positional=True)
+    root: str | None = option(
+        None,
+        "folder of the run's images and labels, if they were moved since the training",
+        "FOLDER",
+        path=True,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write calibration.json and the report of a run; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parsed_quietly(_parser(), _Options, arguments)
 
-    from segmenter.base.files import alone_in
+    from segmenter.base.files import exclusive_lock
     from segmenter.devices.setup import load_tensorflow, require_tensorflow
-    from segmenter.raster import quiet_gdal
     from segmenter.runs.run import load_run
 
     run = load_run(given.run)
     require_tensorflow()
-    quiet_gdal()
     load_tensorflow()
 
     from segmenter.training.calibrating import calibrate, describe, prior_bias, shares_of
@@ -40,15 +45,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dataset = dataset_of_run(run, given.root)
     for note in dataset.notes:
         print(plain(note))
-    with alone_in(run.path):
+    with exclusive_lock(run.path):
         prior_K = prior_bias(run.recipe.loss, *shares_of(run, dataset))
         print(describe(calibrate(run, dataset, prior_K)))
         leave_report(run.path)
     return 0
 
 
+_CALLS = {
+    "runs/mine": "write calibration.json into the run",
+    "runs/mine --root /data/mine": "with the images and labels in a new place",
+}
+
+
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("calibrate"), description=__doc__), _Options)
+    return tool_parser("calibrate", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

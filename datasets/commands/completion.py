@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.invocation import COMMAND, TOOLS, ToolParser, installation
-from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import words_aside
+from segmenter.base.invocation import COMMAND, ToolParser, installation
+from segmenter.base.options import option, parsed
+from segmenter.base.terminal import stdout_for_json
 
-from . import module_of
+from .frame import tool_parser
+from .tools import TOOLS, module_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(..., "whose script to print", positional=True)
+    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(
+        ..., "shell to print the script for", positional=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,12 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SegmenterError(f"completion needs the package shtab: {installation('completion')}") from None
     everything = ToolParser(prog=COMMAND)
     tools = everything.add_subparsers()
-    for name, tool in TOOLS.items():
-        tools.add_parser(name, help=tool.about, parents=[module_of(name)._parser()], add_help=False)
-    with words_aside(True) as answer:
+    for name, about in TOOLS.items():
+        tools.add_parser(name, help=about, parents=[module_of(name)._parser()], add_help=False)
+    with stdout_for_json(True) as answer:
         print(shtab.complete(everything, given.shell), file=answer)
     return 0
 
 
+_CALLS = {
+    "bash": "for bash: append it to ~/.bashrc, or source it there",
+    "zsh": "for zsh",
+}
+
+
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=f"{COMMAND} completion", description=__doc__), _Options)
+    return tool_parser("completion", __doc__, _Options, calls=_CALLS)

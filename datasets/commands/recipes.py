@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import ConfigError, plain
 from segmenter.base.files import write_whole
-from segmenter.base.invocation import COMMAND, ToolParser, for_installed
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.invocation import COMMAND, ToolParser, installation
+from segmenter.base.options import option, parsed
+
+from .frame import tool_parser
 
 _LOADERS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    name: str | None = option(None, "recipe to copy (default: list them)", "NAME", positional=True)
-    file: Path | None = option(None, "to write (default: NAME.yaml)", "FILE.yaml", positional=True)
+    name: str | None = option(
+        None, "name of the recipe to copy (default: list all recipes)", "NAME", positional=True
+    )
+    file: Path | None = option(
+        None, "file to write the copy to (default: NAME.yaml)", "FILE.yaml", positional=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,12 +52,13 @@ def ready_made() -> dict[str, Path]:
 
 
 def _copy(recipe: Path, target: Path) -> None:
-    """Write a copy whose comments have the commands of an installed package."""
+    """Write a copy whose comments have the commands of an installed package, also for scripts of a clone."""
     if target.exists():
         raise ConfigError(target, "exists already", remedy="name another file")
     if not target.parent.is_dir():
         raise ConfigError(target, f"there is no folder {target.parent}", remedy="make it first")
-    text = for_installed(recipe.read_text(encoding="utf-8"))
+    text = re.sub(r"\bpython (\w+)\.py\b", rf"{COMMAND} \1", recipe.read_text(encoding="utf-8"))
+    text = text.replace("make pretrained", installation("pretrained"))
     write_whole(target, text.replace(f"configs/{recipe.name}", str(target)).encode())
 
 
@@ -60,5 +68,11 @@ def _first_line(path: Path) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
+_CALLS = {
+    "": "list all recipes",
+    "folder mine.yaml": "copy the recipe folder, to change it",
+}
+
+
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=f"{COMMAND} recipes", description=__doc__), _Options)
+    return tool_parser("recipes", __doc__, _Options, calls=_CALLS)

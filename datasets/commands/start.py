@@ -14,12 +14,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
+from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import aligned, say, warn, words_aside
+from segmenter.base.options import option, parsed
+from segmenter.base.terminal import aligned, say, stdout_for_json
 
-from ..start.choice import Choice, nested, recipe_text, shown
+from ..start.choice import Choice, nested, recipe_text, value_text
+from .frame import tool_parser
 
 if TYPE_CHECKING:
     from segmenter.grid.deals import Deals
@@ -55,29 +56,50 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    data: Path = option(..., "folder of images, and of labels", "DATA", positional=True)
-    labels: Path | None = option(None, "the labels: a folder, a file, a pattern as '*_lc.tif'", "LABELS")
-    output: Path | None = option(None, "recipe to write (default: DATA.yaml, here)", "FILE.yaml")
-    hours: float | None = option(None, "time that the training may take", "H", least=1e-9)
+    data: Path = option(
+        ...,
+        "folder of the images, and of the labels if --labels names no other place",
+        "DATA",
+        positional=True,
+    )
+    labels: Path | None = option(
+        None,
+        "labels of the images: a folder, one file, or a pattern such as '*_lc.tif' (default: found in DATA)",
+        "LABELS",
+    )
+    output: Path | None = option(None, "recipe to write (default: DATA.yaml in this folder)", "FILE.yaml")
+    hours: float | None = option(
+        None,
+        "time that the training may take, in hours (default: as many epochs as the tiles need)",
+        "H",
+        least=1e-9,
+    )
     like: Path | None = option(
         None,
-        "recipe or run whose split is taken over, so that its scenes keep their parts (default: a recipe of "
-        "the same data beside the one to write)",
+        "recipe or run whose split is taken over, so that its scenes keep their parts (default: a recipe "
+        "of the same data beside the one to write, if there is one)",
         "RECIPE|RUN",
     )
     gpus: tuple[int, ...] | None = option(
-        None, "cards to plan for (default: this machine)", "4x11GB", read=_gpus
+        None,
+        "GPUs to plan for, by number and memory, as 4x11GB or 2x24GB,11GB (default: those of this machine)",
+        "4x11GB",
+        read=_gpus,
     )
-    explain: str | None = option(None, "say why a setting is so, and write nothing", "KEY")
-    page: Path | None = option(None, "page to write (default: beside the recipe)", "FILE.html")
-    json: bool = option(False, "print the settings as JSON on stdout, all else on stderr")
+    explain: str | None = option(
+        None, "explain the choice of one setting, as training.epochs, and write nothing", "KEY"
+    )
+    page: Path | None = option(
+        None, "HTML page to write (default: beside the recipe, with its name)", "FILE.html"
+    )
+    json: bool = option(False, "print the settings as JSON on stdout, all other text on stderr")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
     given = parsed(_parser(), _Options, arguments)
-    with words_aside(given.json) as answer:
-        from segmenter.base.files import alone_at, check_writable
+    with stdout_for_json(given.json) as answer:
+        from segmenter.base.files import check_writable, exclusive_outputs
 
         from ..contents import Contents
         from ..start.like import as_before
@@ -91,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.explain is None:
                 check_writable(page)
                 remedy = "nothing is written over; name another by --output or --page"
-                stack.enter_context(alone_at(recipe, page, remedy=remedy, kind=ConfigError))
+                stack.enter_context(exclusive_outputs(recipe, page, remedy=remedy, kind=ConfigError))
             contents = Contents()
             seen, deals = as_before(look(given.data, given.labels, contents), given.like, recipe)
             choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus, contents))
@@ -122,15 +144,10 @@ def _write(
     dataset = load_dataset(planned)
     report = check_dataset(dataset, contents=contents)
     lasts = NOT_MEASURED if given.gpus is not None else time_here(planned, dataset)
-    try:
-        html = start_page(planned, choices, dataset, report, lasts)
-    except SegmenterError as error:  # without the extra of reports, the recipe is worth the most
-        html = ""
-        warn(f"{page} is not written: {error}")
+    html = start_page(planned, choices, dataset, report, lasts)
     text = recipe_text(choices, _command(given))
     print(_table(choices))
-    if html:
-        write_whole(page, html.encode())
+    write_whole(page, html.encode())
     keep_deal(recipe, deals, dataset)
     write_whole(recipe, text.encode())
     typed = shlex.quote(str(recipe))
@@ -139,9 +156,8 @@ def _write(
     for choice in choices:
         _print_asked(choice, recipe)
     if report.findings:
-        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
-    pictures = f", and {page} with pictures: look at it first" if html else ""
-    print(plain(f"written: {recipe}{pictures}"))
+        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('check')} {typed}"))
+    print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
     print(plain(f"then: {invocation('train')} {typed}"))
     print(lasts)
 
@@ -168,7 +184,7 @@ def _table(choices: Sequence[Choice]) -> str:
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
-        heads = [[choice.key, shortened(shown(choice.value), _WIDE)], ["", ""]]
+        heads = [[choice.key, shortened(value_text(choice.value), _WIDE)], ["", ""]]
         rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
     return "\n".join(aligned(["setting", "value", "reason"], rows, left=3))
 
@@ -187,7 +203,7 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
             f"--explain {key}", expected=f"a planned setting, nothing was planned for it{meant}"
         )
     choice = by_key[key]
-    lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
+    lines = [f"{key}: {value_text(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
     lines += [f"question: {choice.question} If so: {line}" for line in choice.lines()]
     lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))
@@ -200,8 +216,15 @@ def _name(data: Path) -> str:
     return re.sub(r"[^\w .-]|^\W+", "_", name) or "data"
 
 
+_CALLS = {
+    "data/mine": "find images and labels in data/mine; write mine.yaml and a page",
+    "data/images --labels data/labels --hours 4": "labels elsewhere, and a limit of the training's time",
+    "data/mine --explain training.epochs": "why a setting is planned so",
+}
+
+
 def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("start"), description=__doc__), _Options)
+    return tool_parser("start", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from .. import load_dataset
 from ..contents import Contents
 from .choice import Choice, nested
 from .groups import Groups, groups_of
-from .samples import Sample, has_an_up, label_range, samples_of
+from .samples import LabelSample, has_fixed_orientation, label_range, samples_of
 
 GIB = 2**30
 
@@ -90,7 +90,7 @@ class Draft:
         return dict(zip(self.dataset.scenes, infos, strict=True))
 
     @functools.cached_property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[LabelSample]:
         """Labels of some scenes."""
         return samples_of(self.dataset, self.contents.files)
 
@@ -110,7 +110,7 @@ class Draft:
     def up(self) -> tuple[bool, float]:
         """True if images have an up, and how much classes differ between above and below."""
         placed = all(info.georeferenced for info in self.infos.values())
-        return (False, 0.0) if placed else has_an_up(self.samples)
+        return (False, 0.0) if placed else has_fixed_orientation(self.samples)
 
     @property
     def bands(self) -> int:

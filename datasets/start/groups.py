@@ -20,9 +20,9 @@ from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
 from segmenter.raster.ground import meeting
 
-from ..contents import Content, Contents
+from ..contents import Contents, ImageContent
 from ..landmarks import NONE
-from ..leaks import Seen, common_parts
+from ..leaks import AuditedScene, common_parts
 from ..neighbours import pictures_of
 from .names import common_start
 
@@ -128,7 +128,7 @@ def _laid_out(
     Pictures lie far from each other. None: no two scenes belong together. The text tells the evidence.
     """
 
-    def content(scene: Scene) -> Content | None:
+    def content(scene: Scene) -> ImageContent | None:
         with suppress(SegmenterError):
             return contents.image(scene.image, bands)
         return None
@@ -137,13 +137,13 @@ def _laid_out(
     picture = np.arange(len(scenes))
     places = np.tile(np.eye(3), (len(scenes), 1, 1))  # from pixels of a scene to those of its picture
     seen = [
-        Seen(scene, None, info, landmarks=each.landmarks if each else NONE, bands=bands)
+        AuditedScene(scene, None, info, landmarks=each.landmarks if each else NONE, bands=bands)
         for scene, info, each in zip(scenes, infos, found, strict=True)
     ]
     joined = 0
     at = {scene.name: i for i, scene in enumerate(scenes)}
 
-    def apart_yet(one: Seen, other: Seen) -> bool:
+    def apart_yet(one: AuditedScene, other: AuditedScene) -> bool:
         return bool(picture[at[one.scene.name]] != picture[at[other.scene.name]])
 
     for one, other, common in common_parts(seen, apart_yet):

@@ -22,7 +22,7 @@ from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED
-from .choice import Choice, asked, nested
+from .choice import Choice, limit_questions, nested
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
 from .headers import Damaged, SeenScene, headers, unreadable
@@ -31,7 +31,7 @@ from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published, published_legend
-from .sight import Place, drivers_of, place_of
+from .sight import DataPlace, drivers_of, place_of
 from .split import listed_splits
 from .values import LabelValues, Tally, count_values, whereabouts
 
@@ -70,7 +70,7 @@ def look(data: Path, labels: Path | None = None, contents: Contents | None = Non
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return (kind, root, *others) if known else asked(_loadable((kind, root, *others)))
+    return (kind, root, *others) if known else limit_questions(_loadable((kind, root, *others)))
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
@@ -109,7 +109,7 @@ def _left_out(root: Path, total: int, left: Damaged) -> str:
     return told
 
 
-def _choices(place: Place, facts: Patterns, contents: Contents) -> Iterator[Choice]:
+def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
@@ -149,7 +149,7 @@ def _choices(place: Place, facts: Patterns, contents: Contents) -> Iterator[Choi
         yield from listed_splits(place, [each.scene for each in used])
 
 
-def _refuse_sheets(place: Place, dataset: Dataset) -> None:
+def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:
     """Refuse labels that are larger sheets of a map, of which images find only those of their own name."""
     alone = [path.relative_to(dataset.root).as_posix() for path, why in dataset.unused if why == UNLABELLED]
     labels = [scene.label.relative_to(dataset.root).as_posix() for scene in dataset.scenes if scene.label]
@@ -157,7 +157,7 @@ def _refuse_sheets(place: Place, dataset: Dataset) -> None:
         refuse_sheets(place, (), labels, alone)
 
 
-def _scenes(place: Place, facts: Patterns, drivers: list[str]) -> Dataset:
+def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
     """Return the scenes that the patterns give; their classes are not known yet.
 
     Raises:
@@ -211,7 +211,11 @@ def _file_choices(
 
 
 def _value_choices(
-    place: Place, facts: Patterns, used: Sequence[SeenScene], tallies: dict[str, Tally], files: KnownRasters
+    place: DataPlace,
+    facts: Patterns,
+    used: Sequence[SeenScene],
+    tallies: dict[str, Tally],
+    files: KnownRasters,
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
@@ -259,7 +263,7 @@ def _value_choices(
     return values.damaged
 
 
-def _refuse_objects(place: Place, used: Sequence[SeenScene], values: LabelValues) -> None:
+def _refuse_objects(place: DataPlace, used: Sequence[SeenScene], values: LabelValues) -> None:
     """Refuse labels that number objects: their values are no classes.
 
     Raises:

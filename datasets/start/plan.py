@@ -15,14 +15,14 @@ from segmenter.base.errors import DatasetError, WeightsError, counted
 from segmenter.base.files import gibibytes
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
+from segmenter.demands.dataset import check_demands
+from segmenter.demands.encoder import check_encoder_weights
 from segmenter.diagnosis.limits import planned
 from segmenter.grid.labels import IGNORE
 from segmenter.model.size import BYTES_PER_PARAMETER, ON_PROCESSOR, parts_that_fit
 from segmenter.pages.parts import percent
 from segmenter.sampling.forecast import holds
 from segmenter.sampling.kinds import MOST_CLASSES
-from segmenter.training.beginning.demands import check_demands
-from segmenter.training.beginning.fine_tuning import check_encoder_weights
 
 from ..contents import Contents
 from .choice import Choice

@@ -15,12 +15,13 @@ from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
 from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.grid.labels import MAX_CLASSES, own_colour
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import MAX_CLASSES
 
 from ..files import few
 from ..made import polygon_packages
 from .choice import Choice, nested
-from .legends import Entry
+from .legends import LegendClass
 
 _USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
@@ -46,7 +47,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
         DatasetError: none can be read, none has a polygon, or the extra `vectors` is missing.
     """
     with polygon_packages():
-        from segmenter.extras.vectors.features import area_layers
+        from segmenter.extras.vector_files.features import area_layers
     layers, damaged = Counter[str](), dict[str, str]()
     for file in files:
         try:
@@ -86,7 +87,7 @@ def file_of_classes(root: Path, files: Sequence[str]) -> str | None:
     So an area of interest, or a grid of sheets, is none beside polygons of classes.
     """
     with polygon_packages():
-        from segmenter.extras.vectors.features import area_layers
+        from segmenter.extras.vector_files.features import area_layers
     telling = []
     for file in files:
         with suppress(DatasetError):
@@ -101,7 +102,7 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
 
     Of several files or layers that is how the one of classes is known, beside outlines and sheets.
     """
-    from segmenter.extras.vectors.features import VectorFile
+    from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
     columns, counts = dict[str, list[list[str]]](), list[int]()
@@ -140,10 +141,10 @@ def _classes_of(
     Args:
         counts: polygons of each file.
     """
-    from segmenter.extras.vectors.features import VectorFile
+    from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
-    nowhere = [name for name in sorted(values) if Entry(name).nowhere]
+    nowhere = [name for name in sorted(values) if LegendClass(name).nowhere]
     names = sorted(values.keys() - set(nowhere)) or nowhere
     meant, alone, empty = dict.fromkeys(nowhere, IGNORE_WORD), len(names) == 1, counts.count(0)
     if not alone and sum(counts) <= _MOST_DRAWN:
@@ -154,7 +155,7 @@ def _classes_of(
         above = sorted(names, key=lambda name: (float(np.median(areas[name])), name))
         yield Choice("dataset.vector.order", above, "where polygons overlap, the smaller lie above")
     if attribute and alone:
-        meant[names[0]] = _named(names[0], attribute)
+        meant[names[0]] = _class_name(names[0], attribute)
         names = [meant[names[0]]]
     if meant:
         why = f"named {few(nowhere)}" if nowhere else "the only value"
@@ -165,11 +166,12 @@ def _classes_of(
         yield Choice("dataset.vector.outside", _BACKGROUND, f"{why}: all else is none of it")
         names = [_BACKGROUND, *(name for name in names if name != _BACKGROUND)]
         other = "" if attribute else "no attribute tells classes: the name of the only one is made up"
-    classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
+    shown = map(hex_colour, default_colours(names))
+    classes = [{"name": name, "colour": colour} for name, colour in zip(names, shown, strict=True)]
     yield Choice("dataset.classes", classes, f"{attribute or 'all'} of {counted(len(files), 'file')}", other)
 
 
-def _named(value: str, attribute: str) -> str:
+def _class_name(value: str, attribute: str) -> str:
     """Return a name of a class whose value may be no word, as `1` or `yes`."""
     return value if len(value) > 3 and re.search(r"[^\W\d]", value) else attribute
 

@@ -1,4 +1,4 @@
-"""Coverage of a dataset as a Python object, as printed by `python -m datasets coverage`."""
+"""Coverage of a dataset as a Python object, as printed by `segmenter coverage`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from segmenter.diagnosis import diagnose as diagnosis_of
 
 @dataclass(frozen=True, repr=False)
 class Coverage(Diagnosis):
-    """All facts on the class coverage of one split; prints as the tables of `datasets coverage`.
+    """All facts on the class coverage of one split; prints as the tables of `segmenter coverage`.
 
     Its attributes are the keys of the JSON of `docs/coverage.md`; `to_dict` returns them as plain data.
     """

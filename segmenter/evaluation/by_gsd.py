@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 from segmenter.base.terminal import aligned
-from segmenter.evaluation.bootstrap import INTERVAL, LEAST, forget_blocks, miou_interval
+from segmenter.evaluation.bootstrap import forget_blocks, miou_interval
+from segmenter.evaluation.intervals import INTERVAL, LEAST
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.labels import ClassMap

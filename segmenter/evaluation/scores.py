@@ -38,7 +38,7 @@ from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
-from segmenter.evaluation.bootstrap import Blocks, Interval
+from segmenter.evaluation.intervals import Blocks, Interval
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import UNKNOWN
 from segmenter.evaluation.protocol import Protocol as Protocol

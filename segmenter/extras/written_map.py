@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import RasterError
-from segmenter.base.files import Closing
+from segmenter.base.errors import DatasetError, RasterError, SegmenterError, failing
+from segmenter.base.files import Closing, real
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.outputs.finished import SOURCE_DIGEST, WEIGHTS
+from segmenter.mapping.style import BESIDE, SOURCE_DIGEST, WEIGHTS
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset
@@ -121,3 +122,37 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str, 
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
     return tuple(classes), ids, tags.get(WEIGHTS, ""), tags.get(SOURCE_DIGEST, "")
+
+
+def maps_in(given: Iterable[Path]) -> list[Path]:
+    """Return the named maps and all maps in the named folders, each once.
+
+    Raises:
+        SegmenterError: a file is not there, or a folder has no map.
+    """
+    return list({real(path): path for each in given for path in _maps(each)}.values())
+
+
+def _maps(given: Path) -> list[Path]:
+    if not given.is_dir():
+        with failing(SegmenterError, given, "cannot read it"):
+            given.stat()
+        return [given]
+    paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
+    if not paths:
+        raise SegmenterError(given, expected="GeoTIFF maps in this folder, there are none")
+    return paths
+
+
+def check_placed(info: RasterInfo) -> None:
+    """Refuse a raster whose pixels are not placed by a transform.
+
+    Raises:
+        DatasetError: it has control points or RPCs.
+    """
+    if info.gcps or info.rpcs is not None:
+        raise DatasetError(
+            info.path,
+            expected="a grid that is placed by a transform, it has control points or RPCs",
+            remedy="warp it first (gdalwarp)",
+        )

@@ -10,28 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from segmenter.base.errors import SegmenterError
+from segmenter.mapping.completed import Completed
 
 if TYPE_CHECKING:
     from segmenter.grid.geometry import Window
     from segmenter.inference.prediction import Prediction as Prediction
     from segmenter.mapping.call import Call
-    from segmenter.mapping.folder.journal import Entry
+    from segmenter.mapping.folder.journal import JournalEntry
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.raster import RasterInfo
-
-
-class Completed(Protocol):
-    """Files completed in two steps: written to disk, then renamed; `discard` removes unnamed ones."""
-
-    def finish(self) -> None:
-        """Write the file to the disk under a temporary name."""
-
-    def publish(self) -> None:
-        """Rename the file to its final name."""
-
-    def discard(self) -> None:
-        """Remove temporary files."""
 
 
 class Companion(Completed, Protocol):
@@ -58,7 +46,7 @@ class Finisher:
         """Return by option the files `STEM.OPTION.EXT` of its companion that belong to a finished map."""
         return {}
 
-    def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
+    def companion_files(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
         """Return the files that its companion writes with a raster's map; others may change these files."""
         return ()
 
@@ -96,11 +84,11 @@ class Store(Protocol):
     def has(self, name: str) -> bool:
         """Return whether an object of that name existed at the first call."""
 
-    def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
+    def holds(self, files: Sequence[Path], entry: JournalEntry, *, now: bool = False) -> bool:
         """Return whether the store has all outputs of an input, in their current state."""
 
     def fetch(self, files: Sequence[Path]) -> None:
         """Copy outputs that are missing in the output folder back from the store."""
 
-    def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
+    def add(self, files: Sequence[Path], entry: JournalEntry | None = None) -> None:
         """Store finished files, the outputs of a journal's entry."""

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import installation
-from segmenter.pages.parts import Chart, Charts, Head, Section, colour, drawn, plain
+from segmenter.pages.parts import Chart, Charts, Head, PageSection, chart_data, colour, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 
-def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] | None = None) -> str:
+def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, Any] | None = None) -> str:
     """Return one self-contained HTML page, UTF-8.
 
     Args:
@@ -31,9 +31,9 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
         maps: data for the page's script to draw small maps; None: no maps.
 
     Raises:
-        SegmenterError: a package of the extra `report` is not installed.
+        SegmenterError: there are charts or maps, and Plotly, of the extra `report`, is not installed.
     """
-    data = {"charts": drawn(_charts(sections)), "maps": maps}
+    data = {"charts": chart_data(_charts(sections)), "maps": maps}
     try:
         return _page(head, sections, data)
     except ImportError as error:
@@ -42,14 +42,14 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
         ) from None
 
 
-def _charts(sections: Sequence[Section]) -> Iterator[Chart]:
+def _charts(sections: Sequence[PageSection]) -> Iterator[Chart]:
     for section in sections:
         for block in section.blocks:
             if isinstance(block, Charts):
                 yield from block.charts
 
 
-def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
+def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) -> str:
     """Render `page.html`; `data` is for its script."""
     from markupsafe import Markup
 
@@ -57,7 +57,8 @@ def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> s
     script, style, template = (
         (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
     )
-    scripts = [_plotly_js(), script]
+    moving = data["charts"] or data["maps"]
+    scripts = [*([_plotly_js()] if moving else []), script]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (

@@ -169,9 +169,9 @@ def length(metres: float) -> str:
 def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
     """Return (kind, text) for each contradiction between the headers of an image and its label.
 
-    The tile index, `datasets check` and scoring use this rule. Sizes must be equal. If both have a CRS, these
-    must give pixels the same position; if both have a transform, they must agree within half a pixel. A label
-    without georeference (masks are often PNG) matches its image by definition; control points are not
+    The tile index, `segmenter check` and scoring use this rule. Sizes must be equal. If both have a CRS,
+    these must give pixels the same position; if both have a transform, they must agree within half a pixel. A
+    label without georeference (masks are often PNG) matches its image by definition; control points are not
     compared.
     """
     if image.size != label.size:

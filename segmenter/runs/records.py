@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,10 +26,18 @@ from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
 from segmenter.runs.checkpoints import BEST, Arrays, load_some, save_arrays
 
-if TYPE_CHECKING:
-    from segmenter.runs.run import Run
-
 Record = TypeVar("Record", bound=BaseModel)
+
+
+class RunWithWeights(Protocol):
+    """Part of a run (`run.Run`) that records need; the run reads some of them itself."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def fingerprint(self) -> str: ...
+
+    def weights_file(self) -> Path: ...
 
 
 class _Strict(BaseModel):
@@ -81,7 +89,7 @@ class AccuracyFile(BaseModel):
     remarks: tuple[str, ...]
 
 
-def save_accuracy(run: Run, content: Mapping[str, Any]) -> None:
+def save_accuracy(run: RunWithWeights, content: Mapping[str, Any]) -> None:
     """Write the estimates of a run's maps: fields of `AccuracyFile` but `weights`, and others for JSON.
 
     Raises:
@@ -92,7 +100,7 @@ def save_accuracy(run: Run, content: Mapping[str, Any]) -> None:
     write_whole(run.path / ACCURACY, sealed(json.dumps(whole, ensure_ascii=False, indent=1)).encode())
 
 
-def load_accuracy(run: Run) -> AccuracyFile | None:
+def load_accuracy(run: RunWithWeights) -> AccuracyFile | None:
     """Load the estimates of the maps of these weights; None without that file.
 
     Raises:
@@ -117,7 +125,7 @@ _IMAGES_FORMAT, _MOST_IMAGES = 1, 64
 """Images that are recorded at most: enough to check on, of a dataset of any size."""
 
 
-class Place(_Strict):
+class GroundPlace(_Strict):
     """Location of the training scenes on the ground.
 
     Attributes:
@@ -155,7 +163,7 @@ class Origin(_Strict):
     pixels: dict[str, Natural]
     tiles_with: dict[str, Natural]
     metres_per_pixel: tuple[float, float] | None = None
-    place: Place | None = None
+    place: GroundPlace | None = None
     started_from: str | None = None
     computed_on: dict[str, str] = {}
 
@@ -299,6 +307,78 @@ def load_windows(run: Path) -> ShownWindows | None:
     return _loaded(run / WINDOWS, ShownWindows, 1 << 23)
 
 
+PROGRESS = "progress.json"
+_MOST_MAPS = 12
+"""Maps of a window that are kept: of more validations, those of about equal distance."""
+
+
+class ProgressMap(_Strict):
+    """Map of the followed window after a validation.
+
+    Attributes:
+        miou: mIoU of that validation over all scenes, from 0 to 1; None: not a number.
+        map: a PNG in the classes' colours, in base64.
+    """
+
+    step: Count
+    epoch: Count
+    miou: Annotated[float, Field(ge=0, le=1)] | None
+    map: Base64
+
+
+class Progress(_Strict):
+    """The validation window with most classes, mapped after each validation of a training.
+
+    Attributes:
+        scene, row, col, height, width: the window, in pixels of its scene.
+        picture_height, picture_width: pixels of each picture; larger windows are subsampled.
+        image: a JPEG, in base64; `label`: a PNG in the classes' colours.
+        maps: the maps in the order of the steps.
+    """
+
+    format: Literal[1] = 1
+    scene: Text
+    row: Count
+    col: Count
+    height: Annotated[int, Field(ge=1, le=1 << 31)]
+    width: Annotated[int, Field(ge=1, le=1 << 31)]
+    picture_height: Annotated[int, Field(ge=1, le=SIDE)]
+    picture_width: Annotated[int, Field(ge=1, le=SIDE)]
+    image: Base64
+    label: Base64
+    maps: Annotated[tuple[ProgressMap, ...], Field(max_length=_MOST_MAPS)]
+
+
+def add_progress(run: Path, now: Progress) -> None:
+    """Add the map of a validation to those of before it; maps of later steps, before a resume, go.
+
+    Args:
+        now: the window, with the new map alone.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    before: Progress | None = None
+    with suppress(SegmenterError):  # a damaged file is begun anew
+        before = load_progress(run)
+    (new,) = now.maps
+    maps = [*(each for each in before.maps if each.step < new.step), new] if before else [new]
+    while len(maps) > _MOST_MAPS:  # the map whose neighbours are nearest goes, never the first or the last
+        gaps = [after.step - first.step for first, after in zip(maps, maps[2:], strict=False)]
+        del maps[1 + gaps.index(min(gaps))]
+    content = now.model_copy(update={"maps": tuple(maps)})
+    write_whole(run / PROGRESS, sealed(json.dumps(content.model_dump(mode="json"))).encode())
+
+
+def load_progress(run: Path) -> Progress | None:
+    """Load the maps of a training's validations; None without that file.
+
+    Raises:
+        CheckpointError: the file is damaged, of another format, or too large.
+    """
+    return _loaded(run / PROGRESS, Progress, 1 << 23)
+
+
 CALIBRATION = "calibration.json"
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Bias = Annotated[float, Field(ge=-1000, le=1000)]
@@ -365,7 +445,7 @@ class CalibrationFile(_Strict):
 
 
 def save_calibration(
-    run: Run, fitted: Fitted, *, pixels: int, scenes: int, fitted_on: Sequence[FittedScene]
+    run: RunWithWeights, fitted: Fitted, *, pixels: int, scenes: int, fitted_on: Sequence[FittedScene]
 ) -> None:
     """Write the calibration of a run's weights, completely or not at all; arguments as in `CalibrationFile`.
 

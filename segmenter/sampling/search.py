@@ -39,7 +39,7 @@ _EXACT_REPEATS = 12
 
 
 @dataclass(frozen=True)
-class Cover:
+class RequiredKinds:
     """Kinds required in each row, as parallel arrays.
 
     Attributes:
@@ -79,7 +79,7 @@ def cover(
     rng: np.random.Generator,
     demand: Demand | None = None,
     most: int | None = None,
-) -> Cover:
+) -> RequiredKinds:
     """Return a cover with every class in each row: the fewest rows of `batch` tiles, then the fewest repeats.
 
     A tile may be used in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
@@ -110,7 +110,7 @@ def cover(
 
 def _of_presence(
     kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, rng: np.random.Generator
-) -> Cover:
+) -> RequiredKinds:
     """Return a cover with one tile of each class in each row."""
     fewest = _fewest_steps(kinds, batch, multiple)
     found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng)
@@ -123,7 +123,7 @@ def _of_presence(
     row_P = np.repeat(np.arange(steps), [len(row) for row in rows])
     kind_P = np.array([kind for row in rows for kind in row], np.int64)
     bound = _bound(kinds, steps)
-    return Cover(steps, row_P, kind_P, _beyond_first(kind_P, kinds.tiles_T), bound, proven=True)
+    return RequiredKinds(steps, row_P, kind_P, _beyond_first(kind_P, kinds.tiles_T), bound, proven=True)
 
 
 def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
@@ -140,7 +140,7 @@ def _bound(kinds: Kinds, steps: int) -> int:
     return max(0, steps - kinds.scarcest) if kinds.classes else 0
 
 
-def _by_row(found: Cover, kinds: Kinds) -> Cover:
+def _by_row(found: RequiredKinds, kinds: Kinds) -> RequiredKinds:
     """Return a cover with its entries sorted by row, so that a kind's tiles are used in turn."""
     order = np.argsort(found.row_P, kind="stable")
     kind_P = found.kind_P[order]
@@ -166,12 +166,12 @@ def _greedy_cover(
     steps: int,
     rng: np.random.Generator,
     demand: Demand | None = None,
-) -> Cover:
+) -> RequiredKinds:
     """Return a cover of few rows and repeats: the best of several greedy runs."""
     sizes = _sizes(kinds, batch)
     most_in_row = int(demand.wish_K.max()) // ONE if demand else 1
     while True:
-        best: Cover | None = None
+        best: RequiredKinds | None = None
         refusal: TooRareError | None = None
         for number in range(_TRIES if steps * len(kinds) * most_in_row <= _TRIES_SIZE else 2):
             try:
@@ -193,7 +193,7 @@ def _greedy_cover(
         steps = max(steps + multiple, -(-(kinds.tiles + best.repeats) // (batch * multiple)) * multiple)
 
 
-def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
+def _trimmed(found: RequiredKinds, kinds: Kinds, batch: int, multiple: int) -> RequiredKinds:
     """Drop surplus rows, those with most repeats first; their other tiles go to places of the rest."""
     while (steps := -(-(kinds.tiles + found.repeats) // (batch * multiple)) * multiple) < found.steps:
         again_S = np.bincount(found.row_P, weights=found.repeat_P, minlength=found.steps)
@@ -202,7 +202,7 @@ def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
         entry_P = kept_S[found.row_P]
         row_P, kind_P = (np.cumsum(kept_S) - 1)[found.row_P[entry_P]], found.kind_P[entry_P]
         again_P = _beyond_first(kind_P, kinds.tiles_T)
-        found = Cover(steps, row_P, kind_P, again_P, _bound(kinds, steps), proven=False)
+        found = RequiredKinds(steps, row_P, kind_P, again_P, _bound(kinds, steps), proven=False)
     return found
 
 
@@ -247,7 +247,7 @@ class _Greedy:
         if demand:
             self._stock_up()
 
-    def cover(self, *, early: bool) -> Cover:
+    def cover(self, *, early: bool) -> RequiredKinds:
         """Return the kinds that rows need; `early`: repeat a class as soon as its tiles are used up.
 
         Early repeats may also supply the next scarce classes; late ones can serve several remaining needs
@@ -265,7 +265,7 @@ class _Greedy:
         repeat_P = np.repeat(
             np.array([again for _, _, again in self._entries], bool), [len(r) for r, _, _ in self._entries]
         )
-        return Cover(self._steps, row_P, kind_P, repeat_P, self._bound, proven=False)
+        return RequiredKinds(self._steps, row_P, kind_P, repeat_P, self._bound, proven=False)
 
     def _stock_up(self) -> None:
         """Add the repeats that amounts require to kinds' free uses, those with most lacking classes first."""
@@ -361,7 +361,7 @@ class _Greedy:
             lacks, has = (lack >> k) & 1, (kind_keys >> k) & 1
             if k != c:
                 score += self._weight_K[k] * np.outer(2 * lacks - 1, has)
-                if self._kinds.holders_K[k] < self._amount_K[k] and self._kinds.together(c, int(k)):
+                if self._kinds.holders_K[k] < self._amount_K[k] and self._kinds.holds_both(c, int(k)):
                     score -= 0.5 * np.outer(lacks, 1 - has)
         if self._crowded:
             assert self._sizes is not None

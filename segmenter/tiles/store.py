@@ -2,7 +2,7 @@
 
 Reading a window of a JPEG, a PNG or a striped, compressed TIFF means decoding most of the file. Such images
 and labels are decoded once into packs beside the index; tiled TIFFs, and files hardly larger than a tile, are
-read directly, unless `python -m datasets pack` has packed them.
+read directly, unless `segmenter pack` has packed them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
-from segmenter.tiles.cache.folder import CacheFolder, Job, bytes_read, key_of, pack
+from segmenter.tiles.cache.folder import CacheFolder, PackJob, bytes_read, key_of, pack
 
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
@@ -86,7 +86,7 @@ class SceneStore:
             for i in range(len(self._scenes))
         ]
         if self._packed:
-            say(self._told())
+            say(self._packs_line())
         self._pack(infos, progress)
         if line := self._told_remote():
             say(line)
@@ -108,7 +108,7 @@ class SceneStore:
     def _pack(self, infos: dict[int, RasterInfo], progress: bool) -> None:
         """Pack images and labels that are not packed yet and are expensive to read in place."""
         jobs = [
-            Job.of_image(self._dataset, self._scenes[i], info)
+            PackJob.of_image(self._dataset, self._scenes[i], info)
             for i, info in infos.items()
             if not (info.tiled or info.size.pixels <= self._small)
         ]
@@ -122,7 +122,7 @@ class SceneStore:
             progress=progress,
         )
         slow = [i for i, info in zip(labels, headers, strict=True) if not info.tiled]
-        jobs += [Job.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
+        jobs += [PackJob.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
         if not jobs:
             return
         make_room(self._folder, jobs, self._dataset.cache_bytes)
@@ -224,7 +224,7 @@ class SceneStore:
             remedy = "remove it, and start again: its scenes are decoded anew"
             raise DatasetError(array.pack.path, str(error), remedy=remedy) from None
 
-    def _told(self) -> str:
+    def _packs_line(self) -> str:
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
         images = sum(kind == "image" for _, kind in self._packed)
         what = f"images of {images} and labels of {len(self._packed) - images}"
@@ -244,7 +244,7 @@ class SceneStore:
             return ""
         return (
             f"images of {len(remote)} of {len(self._scenes)} scenes are read from {self._dataset.root}, with "
-            f"requests for each tile; `{invocation('datasets')} pack` fetches them once, into "
+            f"requests for each tile; `{invocation('pack')}` fetches them once, into "
             f"{self._folder.path}"
         )
 
@@ -276,7 +276,7 @@ class SceneStore:
         with self._files.image(image, self._dataset.bands) as raster:
             return raster.info
 
-    def know_labels(self) -> None:
+    def preload_labels(self) -> None:
         """Validate frequently opened labels once, before this store is sent to worker processes.
 
         Otherwise each process would open each label in full, with all checks.
@@ -325,21 +325,21 @@ def tell_replaced(folder: CacheFolder) -> None:
         say(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
 
 
-def make_room(folder: CacheFolder, jobs: Sequence[Job], limit: int | None) -> None:
+def make_room(folder: CacheFolder, jobs: Sequence[PackJob], limit: int | None) -> None:
     """Make room for jobs, and report removed packs."""
     if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
         what = "removed packs that were not used for longest (dataset.cache_limit)"
         say(f"{folder.path}: {what}: {gibibytes(removed)}")
 
 
-def _announce(folder: CacheFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
+def _announce(folder: CacheFolder, jobs: Sequence[PackJob], codec: CacheCodec) -> None:
     """Print the files to be written beside the data, their folder, and how to choose another one."""
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, bytes_read(jobs))
     images = sum(job.kind == "image" for job in jobs)
     most = "" if codec == "none" else "at most "
     say(
-        f"images of {images} and labels of {len(jobs) - images} scenes cannot be read in windows (JPEG, PNG "
-        f"or striped TIFF) and are decoded once: {most}{gibibytes(needed)}, {times:.1f} times their files, "
-        f"in {folder.path}; dataset.cache names another folder"
+        f"images of {images} and labels of {len(jobs) - images} scenes are stored in blocks as wide as the "
+        f"image (JPEG, PNG, striped or small TIFF), so each is decoded once: {most}{gibibytes(needed)}, "
+        f"{times:.1f} times their files, in {folder.path}; dataset.cache names another folder"
     )

@@ -30,9 +30,11 @@ start, and 2000 steps without one double it: so far down are 26 in a row, or one
 by the scale, which checkpoints keep, and not by a count: a resumed run ends at the same step."""
 DIVERGED = (
     "step {step}: {what}; the checkpoints before it are whole. Lower training.learning_rate, set "
-    "training.clip_norm, or look for odd pixels with datasets check"
+    "training.clip_norm, or look for odd pixels with segmenter check"
 )
 
+_WAITS = 0.01
+"""Share of the time waiting for data from which a line without a bar says it."""
 _TIMED_STEPS = 8
 """Steps behind the first, which compiles, from which the time of a training is estimated."""
 _EVERY = 60.0
@@ -100,7 +102,7 @@ class TimeLeft:
     def _say(self, seconds: float, what: str) -> None:
         tqdm.write(f"about {time_left(seconds)}: {what}")
 
-    def left(self, done: int) -> str:
+    def text(self, done: int) -> str:
         """Return the time left after `done` steps, with the hour of the end; empty if unknown or none."""
         if math.isnan(self._step_s) or done >= self.steps:
             return ""
@@ -271,25 +273,31 @@ class Meter:
     def line(self) -> str:
         """Return a line on the training so far, for where there is no bar."""
         assert self.time_left is not None, "a training has one"
-        miou, left = self.time_left.miou, self.time_left.left(self._last)
+        miou, left = self.time_left.miou, self.time_left.text(self._last)
         parts = [
             f"loss {self._loss:.3g}",
             *([] if math.isnan(miou) else [f"mIoU {percent(miou)}"]),
-            *([f"{self._rate():.1f} images/s"] if self._timed else []),
+            *self._speed(_WAITS),
             *([left] if left else []),
         ]
         return f"epoch {self.epoch} of {self.time_left.epochs}, step {self._last}: {', '.join(parts)}"
 
     def throughput(self) -> str:
         """Return a line on the epoch so far: tiles a second, share of time waiting for data, skips."""
+        speed = self._speed()
+        return f"epoch {self.epoch}: {', '.join(speed)}" if speed else ""
+
+    def _speed(self, least: float = 0.0) -> list[str]:
+        """Return phrases on tiles a second, on waiting of at least this share of time, on skipped steps."""
         parts = []
         if self._timed:
             share = self._waited / self._seconds()
-            parts.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
+            parts.append(f"{self._rate():.1f} images/s")
+            parts += [f"waiting for data {share:.1%} of the time"] if share >= least else []
         if self.skipped_steps:
-            steps = f"{self.skipped_steps} step{'s' * (self.skipped_steps > 1)}"
+            steps = counted(self.skipped_steps, "step")
             parts.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
-        return "; ".join(parts)
+        return parts
 
     def _write(self) -> None:
         """Write a line of the log over the steps since the last one."""

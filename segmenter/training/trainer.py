@@ -19,7 +19,7 @@ from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices, compiling
 from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
-from segmenter.evaluation.scores import percent, score_of, title_of
+from segmenter.evaluation.scores import ConfusionMatrix, Scores, percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.records import save_best
@@ -37,6 +37,7 @@ from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Pr
 from segmenter.training.stopping import StoppedError, stop_signal
 from segmenter.training.validation import (
     Examples,
+    follow,
     leave_page,
     show_best,
     validate,
@@ -102,6 +103,7 @@ class Trainer:
     Attributes:
         run: directory, recipe and meaning of the model's input.
         dataset: dataset with the validation scenes, if any.
+        planned: plans of epochs, by number, as far as they are made.
     """
 
     run: Run
@@ -111,7 +113,7 @@ class Trainer:
     dataset: Dataset
     position: Position = field(default_factory=Position)
     profile: bool = False
-    _planned: dict[int, Plan] = field(default_factory=dict, init=False, repr=False)
+    planned: dict[int, Plan] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         recipe = self.run.recipe
@@ -220,11 +222,11 @@ class Trainer:
 
     def _plan(self, epoch: int) -> Plan:
         """Return the plan of an epoch; two are cached: that of a checkpoint, and the next one."""
-        if epoch not in self._planned:
+        if epoch not in self.planned:
             names, replicas = self.run.classes.names, self.devices.replicas
             made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
-            self._planned = dict([*self._planned.items(), (epoch, made)][-2:])
-        return self._planned[epoch]
+            self.planned = dict([*self.planned.items(), (epoch, made)][-2:])
+        return self.planned[epoch]
 
     def _use_step_of(self, epoch: int) -> bool:
         """Use the steps for the weights that train in an epoch; return False if already in use."""
@@ -285,7 +287,8 @@ class Trainer:
         meter.close()
         # The next epoch's batches are begun before its meter: what they draw is its own.
         self._drawn = meter.drawn_before
-        self._say(meter.throughput())
+        if not meter.bar.disable:  # else the epoch's line says it
+            self._say(meter.throughput())
 
     def _due(self, count: int) -> bool:
         """Return True if a checkpoint is due after one of the last `count` steps."""
@@ -331,7 +334,9 @@ class Trainer:
         if self._workers.count == 1:
             confusion = validate(*parts, going=self.feed.check)
         else:
-            confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
+            confusion, heard = validate_together(
+                self.devices, *parts, stop.received_signal(), self.feed.check
+            )
             stop.take(heard)
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
@@ -342,9 +347,15 @@ class Trainer:
             self._log.validated(*place, scores, confusion, by_scale)
         tables = [scores.table(), *([gsd_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
+        if self._workers.chief:
+            follow(self.run, self.position, self.dataset, scores.miou, examples)
+        self._time_left.miou = scores.miou
+        self._keep_if_best(scores, confusion, examples)
+
+    def _keep_if_best(self, scores: Scores, confusion: ConfusionMatrix, examples: Examples) -> None:
+        """Save the weights and files of the best model if the validation just done is the best."""
         name = self.run.recipe.training.best_by
         score = score_of(scores, name)
-        self._time_left.miou = scores.miou
         if not score > self.position.best_score:  # also where it is not a number
             missed = self.position.without_gain + 1
             self.position = self.position._replace(without_gain=missed)

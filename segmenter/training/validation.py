@@ -26,9 +26,17 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
-from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
+from segmenter.inference.predictor import Failed, Finished, MappedWindow, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
-from segmenter.runs.records import SIDE, ShownWindow, as_base64, save_windows
+from segmenter.runs.records import (
+    SIDE,
+    Progress,
+    ProgressMap,
+    ShownWindow,
+    add_progress,
+    as_base64,
+    save_windows,
+)
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
@@ -110,7 +118,11 @@ class Examples:
             reasons.setdefault((seen.scene.name, seen.window), []).append(why)
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
-    def shown(self, dataset: Dataset) -> list[ShownWindow]:
+    def with_most_classes(self) -> _Seen | None:
+        """Return the window with most classes, which is the same after each epoch; None without windows."""
+        return self._best.get("the most classes")
+
+    def windows_to_show(self, dataset: Dataset) -> list[ShownWindow]:
         """Return the windows with most wrong pixels, worst first, then those with most correct classes.
 
         Raises:
@@ -120,8 +132,8 @@ class Examples:
         taken = {(one.scene.name, one.window) for one in worst}
         best = [one for one in self._right.found() if (one.scene.name, one.window) not in taken][:SHOWN]
         return [
-            *(_shown("worst", one, dataset) for one in worst),
-            *(_shown("best", one, dataset) for one in best),
+            *(_shown_window("worst", one, dataset) for one in worst),
+            *(_shown_window("best", one, dataset) for one in best),
         ]
 
 
@@ -169,19 +181,19 @@ class _Ranking:
 
 
 def _example(seen: _Seen, why: list[str], dataset: Dataset) -> Example:
-    image, valid = _read(seen.scene, seen.window, dataset)
+    image, valid = _read_window(seen.scene, seen.window, dataset)
     place = f"row {seen.window.row}, column {seen.window.col}"
     title = f"{seen.scene.name}, {place}: the window with {' and '.join(why)}"
     return Example(title, image, valid, seen.label, seen.prediction)
 
 
-def _read(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _read_window(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     with open_raster(scene.image, dataset.bands) as raster:
         return raster.read(window)
 
 
-def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
-    image, valid = _read(one.scene, one.window, dataset)
+def _shown_window(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
+    image, valid = _read_window(one.scene, one.window, dataset)
     thin = (slice(None, None, one.step),) * 2
     height, width = one.label.shape
     return ShownWindow(
@@ -215,12 +227,49 @@ def show_best(
     summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
     save_windows(
         run.path,
-        examples.shown(dataset),
+        examples.windows_to_show(dataset),
         step=position.done,
         epoch=position.epoch,
         windows=examples.windows,
         scenes=len(examples.scenes),
         of_scenes=len(dataset.of("validation")),
+    )
+
+
+def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples: Examples) -> None:
+    """Keep the map of the followed window after the validation just done.
+
+    Raises:
+        RasterError: a scene cannot be read again.
+        OutputError: the file cannot be written.
+    """
+    seen = examples.with_most_classes()
+    if seen is None:
+        return
+    thin = (slice(None, None, max(1, math.ceil(max(seen.label.shape) / SIDE))),) * 2
+    image, valid = _read_window(seen.scene, seen.window, dataset)
+    label, mapped = (coloured(ids[thin], dataset.classes) for ids in (seen.label, seen.prediction))
+    new = ProgressMap(
+        step=position.done,
+        epoch=position.epoch,
+        miou=None if math.isnan(miou) else miou,
+        map=as_base64(encoded(mapped, "png")),
+    )
+    window = seen.window
+    add_progress(
+        run.path,
+        Progress(
+            scene=seen.scene.name,
+            row=window.row,
+            col=window.col,
+            height=window.height,
+            width=window.width,
+            picture_height=label.shape[0],
+            picture_width=label.shape[1],
+            image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
+            label=as_base64(encoded(label, "png")),
+            maps=(new,),
+        ),
     )
 
 
@@ -305,7 +354,7 @@ def validate_together(
         scenes=share_of(workers, scenes),
         going=still,
     )
-    texts = workers.exchange(_told(own.each, heard))
+    texts = workers.exchange(_encode_results(own.each, heard))
     answers = [json.loads(text) for text in texts]
     by_name = {name: scene for one in answers for name, scene in _scenes_of(one, run.classes).items()}
     total = ConfusionMatrix(run.classes)
@@ -318,7 +367,7 @@ def validate_together(
     return total, [one["heard"] for one in answers]
 
 
-def _told(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int) -> str:
+def _encode_results(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int) -> str:
     """Encode the results of a worker's scenes as text: names, metres a pixel, blocks and counts."""
     scenes, arrays = [], {}
     for number, (name, (metres, confusion)) in enumerate(scored.items()):
@@ -329,7 +378,7 @@ def _told(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int
 
 
 def _scenes_of(said: Any, classes: ClassMap) -> dict[str, tuple[float | None, ConfusionMatrix]]:
-    """Decode the scenes of `_told`."""
+    """Decode the scenes of `_encode_results`."""
     scenes, arrays = {}, unpacked(said["counts"])
     for number, (name, metres, part) in enumerate(said["scenes"]):
         counts = arrays[str(number)]
@@ -380,7 +429,7 @@ def validate(
                 if scales is not None:
                     scales.add(job.scene.name, job.metres, job.confusion)
                 job.confusion = None
-        elif isinstance(event, Mapped):
+        elif isinstance(event, MappedWindow):
             job, label_HW = event.job, event.job.truth(event.window)
             assert job.info is not None, "a window comes from an open raster"
             job.confusion = job.confusion or ConfusionMatrix(

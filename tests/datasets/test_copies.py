@@ -13,7 +13,7 @@ from scipy.ndimage import gaussian_filter, zoom
 from datasets.contents import Contents
 from datasets.copies import proved
 from datasets.landmarks import Guess
-from datasets.leaks import Leak, Seen, find_leaks
+from datasets.leaks import AuditedScene, Leak, find_leaks
 from datasets.neighbours import borders_of, pictures_of
 from segmenter.grid.geometry import Size
 from segmenter.grid.scenes import Scene
@@ -48,7 +48,7 @@ def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
     for i, image in enumerate(images):
         path = stored(folder / f"{'qwertz'[i]}", image, quality if i else 0)
         scene = Scene(path.stem, path, None, path.stem, "test" if i else "train")
-        seen.append(Seen(scene, None, raster_info(path), landmarks=Contents().image(path).landmarks))
+        seen.append(AuditedScene(scene, None, raster_info(path), landmarks=Contents().image(path).landmarks))
     return find_leaks(seen)
 
 

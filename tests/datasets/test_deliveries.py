@@ -12,7 +12,7 @@ import rasterio
 from rasterio.transform import Affine
 
 from datasets import load_dataset
-from datasets.__main__ import main
+from datasets.commands import call as main
 from datasets.made import MadeFilesError
 from segmenter.base.errors import ConfigError, DatasetError, RasterError
 from segmenter.config.reading import describe_recipe, recipe_from

@@ -15,7 +15,7 @@ import shapely
 import yaml
 
 from datasets import load_dataset
-from datasets.__main__ import main
+from datasets.commands import call as main
 from datasets.made import MadeFilesError
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.reading import describe_recipe, recipe_from

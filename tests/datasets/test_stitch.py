@@ -10,7 +10,7 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
-from datasets.__main__ import main
+from datasets.commands import call as main
 from datasets.stitch import find_parts, stitch
 from segmenter.base.errors import DatasetError, run_script
 from segmenter.grid.geometry import Size

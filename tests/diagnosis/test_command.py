@@ -1,4 +1,4 @@
-"""Commands `datasets coverage` and `datasets augmented`: what they write, and mistakes in one line."""
+"""Commands `segmenter coverage` and `segmenter augmented`: what they write, and mistakes in one line."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from datasets.__main__ import main
+from datasets.commands import call as main
 from datasets.synthetic.make import make_naic2020
 from segmenter.base.errors import ConfigError, SegmenterError, run_script
 from segmenter.evaluation import figures
@@ -95,7 +95,7 @@ def test_a_run_stands_beside_the_plan(
 
 def test_no_tensorflow_is_imported(config: Path) -> None:
     code = (
-        "import sys\nfrom datasets.__main__ import main\n"
+        "import sys\nfrom datasets.commands import call as main\n"
         "assert main(['coverage', sys.argv[1], '--batch', '8']) == 0\n"
         "print('loaded:', sorted({'tensorflow', 'keras', 'matplotlib', 'plotly'} & set(sys.modules)))"
     )

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from segmenter.evaluation.bootstrap import Interval, miou_interval
+from segmenter.evaluation.bootstrap import miou_interval
+from segmenter.evaluation.intervals import Interval
 from segmenter.evaluation.scores import ConfusionMatrix
 from studies.group_intervals import CLASSES, NAMES, PROTOCOL, coverage, matrices, scenes_of, truth_of
 

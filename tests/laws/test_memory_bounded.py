@@ -17,7 +17,7 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import Columns
 from segmenter.inference.blending import Blend
-from segmenter.inference.predictor import ExtraOutputs, Mapped, Prediction, Tiling, classify_all
+from segmenter.inference.predictor import ExtraOutputs, MappedWindow, Prediction, Tiling, classify_all
 from segmenter.raster import Raster, RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.child_predict import files
@@ -39,12 +39,12 @@ def test_columns_hold_every_pixel_once_and_what_is_done_is_counted(
     part = Window(-3, 17, height, width)
     columns = Columns(part, column)
     times = np.zeros((height, width), int)
-    for window in columns.left(0):
+    for window in columns.remaining(0):
         assert window.height == height
         assert window.width <= column
         times[window.relative_to(part).slices()] += 1
     assert (times == 1).all()
-    left = list(columns.left(done))
+    left = list(columns.remaining(done))
     assert columns.pixels(done) + sum(window.size.pixels for window in left) == height * width
     assert [w.col for w in left] == sorted(w.col for w in left)
     assert all(window.row == part.row for window in left[1:])
@@ -55,7 +55,7 @@ def predicted(job: ArrayJob, part: Window, tiling: Tiling, predict: Any) -> tupl
     whole = Prediction.blank(part.size, predict.wanted, predict.classes)
     times = np.zeros((part.height, part.width), int)
     for event in classify_all([job], tiling, predict):
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             where = event.window.relative_to(part).slices()
             times[where] += 1
             for name, array in vars(event.prediction).items():
@@ -82,7 +82,7 @@ def test_columns_give_the_bits_of_the_uncut(mode: str, data: st.DataObject) -> N
     assert (once == 1).all()
     found, times = predicted(ArrayJob(raster, part, done_rows=done), part, cut, predict)
     there = np.zeros_like(times)
-    for window in columns.left(done):
+    for window in columns.remaining(done):
         there[window.relative_to(part).slices()] = 1
     np.testing.assert_array_equal(times, there)
     for name in ("ids", "confidence", "probabilities"):
@@ -108,7 +108,7 @@ def test_memory_does_not_depend_on_the_width(tmp_path: Path, make_geotiff: Make,
             RasterWriter(target, size, column=tiling.column) as writer,
         ):
             for event in classify_all([ArrayJob(raster)], tiling, exact_network(3, 8)):
-                if isinstance(event, Mapped):
+                if isinstance(event, MappedWindow):
                     writer.write(event.window, event.ids)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -121,7 +121,7 @@ def test_where_windows_lie_is_not_kept() -> None:
         for blend, halo in MODES.values():
             tiling = Tiling(Size(64, 64), halo, 8, 1, blend, column=512)
             tracemalloc.start()
-            column = next(Columns(Window.of(size), tiling.column).left(0))
+            column = next(Columns(Window.of(size), tiling.column).remaining(0))
             places = tiling.placements(Window.of(size), column)
             assert (
                 len([place for _, place in zip(range(1000), places, strict=False)]) == 1000

@@ -22,8 +22,8 @@ from segmenter.evaluation.scores import MODEL, Protocol
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.map_request import MapRequest
+from segmenter.mapping.style import MapStyle
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 from tests.helpers.maps import Call, Make, at_batch, expected, ids, pixels

@@ -4,21 +4,34 @@ import html
 import re
 import shutil
 import sys
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from datasets.commands.runs import main
 from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import remove_leftovers
 from segmenter.evaluation.calibration import fit_held_out
 from segmenter.grid.labels import MAX_CLASSES
-from segmenter.runs.__main__ import main
+from segmenter.pages.parts import Block
 from segmenter.runs.compare import comparison
 from segmenter.runs.log import RunLog
-from segmenter.runs.records import CALIBRATION, WINDOWS, load_calibration, load_windows, save_calibration
+from segmenter.runs.records import (
+    CALIBRATION,
+    PROGRESS,
+    WINDOWS,
+    Progress,
+    ProgressMap,
+    add_progress,
+    load_calibration,
+    load_progress,
+    load_windows,
+    save_calibration,
+)
 from segmenter.runs.report.run_record import finite, read_story
 from segmenter.runs.report.sections import REPORT, write_report
 from segmenter.runs.run import Extension, load_run
@@ -198,6 +211,50 @@ def test_pictures_that_are_none_never_reach_the_page(tmp_path: Path) -> None:
         load_windows(run)
 
 
+def followed(step: int) -> Progress:
+    one = ProgressMap(step=step, epoch=step // 10, miou=min(1.0, step / 1000), map="AAAA")
+    window = {"scene": "a", "row": 3, "col": 5, "height": 70, "width": 50}
+    pictures = {"picture_height": 70, "picture_width": 50, "image": "AAAA", "label": "AAAA"}
+    return Progress(**window, **pictures, maps=(one,))
+
+
+@pytest.mark.parametrize(("every", "count"), [(10, 1), (10, 12), (10, 97), (130, 13)])
+def test_of_many_maps_of_the_followed_window_some_stay_from_the_first_to_the_last(
+    tmp_path: Path, every: int, count: int
+) -> None:
+    for number in range(1, count + 1):
+        add_progress(tmp_path, followed(every * number))
+    steps = [each.step for each in load_progress(tmp_path).maps]
+    assert (steps[0], steps[-1], len(steps)) == (every, every * count, min(12, count))
+    gaps = np.diff(steps)
+    assert len(gaps) == 0 or gaps.max() <= 3 * max(every, every * count / 12)
+    assert (gaps > 0).all()
+
+
+def test_a_resumed_run_replaces_the_maps_that_come_after_it_and_a_damaged_file_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    for step in (10, 20, 30, 20):
+        add_progress(tmp_path, followed(step))
+    assert [each.step for each in load_progress(tmp_path).maps] == [10, 20]
+    (tmp_path / PROGRESS).write_text("{")
+    with refused(CheckpointError, where=PROGRESS):
+        load_progress(tmp_path)
+    add_progress(tmp_path, followed(30))
+    assert [each.step for each in load_progress(tmp_path).maps] == [30]
+
+
+def test_the_page_shows_the_followed_window_once_there_are_two_maps(tmp_path: Path) -> None:
+    run = trained_run(tmp_path / "run").path
+    add_progress(run, followed(10))
+    assert "epoch 1, mIoU" not in page_of(run).text()
+    for step in range(20, 130, 10):
+        add_progress(run, followed(step))
+    text = page_of(run).text()
+    assert [f"epoch {epoch}, mIoU" in text for epoch in (1, 12)] == [True, True]
+    assert len(re.findall(r"epoch \d+, mIoU", text)) == 6
+
+
 def test_long_logs_make_no_large_pages(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "run", epochs=80, every=1, validations=False).path
     page = page_of(run)
@@ -229,21 +286,20 @@ def test_the_command_writes_it_whole_where_it_is_asked_to(
     assert remove_leftovers(run) == 1
 
 
-@pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])
-def test_without_its_packages_one_line_says_so_and_the_training_is_done_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+def test_without_plotly_one_line_says_so_and_the_training_is_done_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from segmenter.training.ending import leave_report
 
     run = trained_run(tmp_path / "run", epochs=1).path
     monkeypatch.delitem(sys.modules, "segmenter.pages.page", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
-    with refused(SegmenterError, fault=f"package {package}"):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with refused(SegmenterError, fault="package plotly.offline"):
         write_report(run)
     leave_report(run)
     said = capsys.readouterr().err
     assert said.startswith("warning: no report")
-    assert said.endswith(f"python -m segmenter.runs report {run}\n")
+    assert said.endswith(f"segmenter runs report {run}\n")
     assert said.count("\n") == 1
     assert not (run / REPORT).exists()
 
@@ -362,3 +418,11 @@ def test_a_calibration_is_drawn_as_its_file_says_and_a_damaged_one_named(tmp_pat
     story = read_story(tmp_path / "run")
     assert story.calibration is None
     assert str(file) in " ".join(story.missing)
+
+
+def test_the_template_knows_each_kind_of_block_by_its_name() -> None:
+    template = (resources.files("segmenter.pages") / "page.html").read_text(encoding="utf-8")
+    named = set(re.findall(r'kind == "(\w+)"', template))
+    assert named == {kind.__name__ for kind in get_args(Block)} - {
+        "ShareMaps"
+    }  # the last one, without a test

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets.__main__ import main
+from datasets.commands import call as main
 from segmenter.base.errors import DatasetError, LabelError, OutputError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap

@@ -10,7 +10,7 @@ import pytest
 import rasterio
 
 from datasets import load_dataset
-from datasets.__main__ import main
+from datasets.commands import call as main
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, run_script
 from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig

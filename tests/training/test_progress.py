@@ -35,7 +35,7 @@ from segmenter.sampling import Plan
 from segmenter.sampling.quotas import Quota
 from segmenter.tiles.batches import DrawCounts
 from segmenter.training.ending import describe_result
-from segmenter.training.learner import Agreement
+from segmenter.training.learner import ReplicaComparison
 from segmenter.training.progress import Meter, TimeLeft
 from segmenter.training.step import StepResult
 from segmenter.training.validation import SHOWN, Examples
@@ -147,11 +147,11 @@ def test_skipped_steps_are_counted_shown_and_logged_with_the_scale() -> None:
     meter.close()
     assert (shown["skipped"], shown["scale"]) == ("2", "16")
     said = "2 steps skipped for a gradient that is not finite, loss scale 16"
-    assert meter.throughput() == said
+    assert meter.throughput() == f"epoch 1: {said}"
     meter.push(5, results([0.5] * 2, [WHOLE] * 2, [16.0, 32.0]), 0.0)
     meter.close()
     assert [(line["skipped_steps"], line["loss_scale"]) for line in lines] == [(2, 16.0), (0, 32.0)]
-    assert meter.throughput().endswith(f"of the time; {said.replace('scale 16', 'scale 32')}")
+    assert meter.throughput().endswith(f"of the time, {said.replace('scale 16', 'scale 32')}")
     meter, lines, shown = meter_of("relaxed", plan_of())  # in float32, which has no loss scale
     take(meter, WHOLE, WHOLE)
     assert "skipped_steps" not in lines[0]
@@ -174,8 +174,8 @@ def test_a_run_that_only_skips_ends_by_its_scale_whatever_the_stops_and_epochs_i
     ("compiled", "said"),
     [
         # Calls at 10 and 14 s, begun at 0: the first of a process is compiled, and no part of the rate.
-        (False, "throughput: 4.0 images/s, waiting for data 25.0% of the time"),
-        (True, "throughput: 2.3 images/s, waiting for data 21.4% of the time"),
+        (False, "epoch 1: 4.0 images/s, waiting for data 25.0% of the time"),
+        (True, "epoch 1: 2.3 images/s, waiting for data 21.4% of the time"),
     ],
 )
 def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(
@@ -313,7 +313,7 @@ def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_cl
     worst = [number for *_, number in sorted(facts, key=lambda fact: -fact[0])[:SHOWN]]
     several = [fact for fact in facts if fact[2] != 5 and fact[2] not in worst]
     best = [number for *_, number in sorted(several, key=lambda fact: -fact[1])[:SHOWN]]
-    shown = examples.shown(dataset)
+    shown = examples.windows_to_show(dataset)
     assert [(one.why, one.col // side) for one in shown] == [
         *(("worst", number) for number in worst),
         *(("best", number) for number in best),
@@ -433,7 +433,7 @@ class Copies:
             local = {"synchronization": "on_read", "aggregation": "only_first_replica"}
             moving = keras.Variable(rng.normal(size=9), trainable=False, name="moving", **local)
         self.variables = [*plain, counter, moving]
-        self.agreement = Agreement(Devices(strategy, tuple(used)), self.variables)
+        self.agreement = ReplicaComparison(Devices(strategy, tuple(used)), self.variables)
         self._strategy = strategy
 
     def copy(self, variable: Any, replica: int) -> Any:
@@ -469,7 +469,7 @@ def test_there_are_no_copies_to_compare() -> None:
     devices = Devices(central_of(2), used)
     assert devices.central
     assert devices.computed_on["variables"] == "one copy, on the host"
-    assert Agreement(devices, []).check(1) == ""
+    assert ReplicaComparison(devices, []).check(1) == ""
 
 
 @pytest.mark.slow

@@ -14,15 +14,14 @@ import pytest
 import rasterio
 import yaml
 
-import predict
-import train as train_script
 from datasets import load_dataset
-from datasets.commands import main
+from datasets.commands import main, predict
+from datasets.commands import train as train_script
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.calibration import Fitted
 from segmenter.evaluation.protocol import Protocol
-from segmenter.runs.records import CALIBRATION, load_calibration, validation_images
+from segmenter.runs.records import CALIBRATION, load_calibration, load_progress, validation_images
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
 from segmenter.runs.run import load_run
@@ -68,12 +67,19 @@ def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> No
     assert {
         "recipe.yaml", "run.json", "best.npz", "log.jsonl", "scores.json", "confusion.png",
         "last_scores.json", "last_confusion.png", "learning_curves.png", "tensorboard", "checkpoints",
-        "origin.json",
+        "origin.json", "progress.json",
         "windows.json", "report.html",
     } <= names  # fmt: skip
     losses = [line["loss"] for line in records(run) if "loss" in line]
     assert losses[-1] < losses[0]
     assert json.loads((run / "scores.json").read_text())["protocol"]["split"] == "validation"
+    progress, validated = load_progress(run), [line for line in records(run) if "miou" in line]
+    assert progress is not None
+    assert [(each.step, each.miou) for each in progress.maps] == [
+        (line["step"], pytest.approx(line["miou"], abs=1e-6)) for line in validated
+    ]
+    assert len(validated) > 1
+    assert "One window while it trained" in (run / "report.html").read_text()
 
 
 def test_the_log_and_the_diagnosis_have_what_each_class_had(
@@ -91,7 +97,7 @@ def test_the_log_and_the_diagnosis_have_what_each_class_had(
     assert {line["classes_per_replica"] for line in lines} == {3.0}
     assert sum(line["short_steps"] for line in lines) == 0
     to = tmp_path / "coverage.json"
-    assert main(["datasets", "coverage", str(recipe), "--run", str(run), "--json", str(to)]) == 0
+    assert main(["coverage", str(recipe), "--run", str(run), "--json", str(to)]) == 0
     ran = json.loads(to.read_text())["run"]
     assert ran["held_share"] == [1.0, 1.0, 1.0]
     assert (ran["short_steps"], ran["promised"], ran["steps"]) == (0, [0, 1, 2], steps)
@@ -101,7 +107,7 @@ def check_other_imagery(run: Path, dtype: str, bands: int) -> None:
     output = (run.parent / "words.txt").read_text()
     kept = sorted((run / "checkpoints").iterdir())  # 8 steps an epoch, in calls of 4
     assert [int(path.stem.removeprefix("step-")) for path in kept] == [4, 8, 12, 16, 20, 24]
-    assert output.count("throughput: ") == 3
+    assert output.count(" images/s") == 3
     assert "\nlast: epoch 3, step 24, mIoU " in output
     assert output.count("\nbest: epoch ") == 1
     assert "profile of 8 steps" in output  # from the third call to the epoch's end

@@ -15,8 +15,8 @@ from segmenter.base.errors import TrainingError
 from segmenter.config.recipe import PredictionConfig, Recipe, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, make_devices
-from segmenter.evaluation.bootstrap import Interval
 from segmenter.evaluation.by_gsd import GsdConfusions
+from segmenter.evaluation.intervals import Interval
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
@@ -31,9 +31,10 @@ from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.runs.score_files import scored
 from segmenter.tiles.index import build_index
 from segmenter.training.prepare import prepare_tiles
-from segmenter.training.validation import Examples, _scenes_of, _told, validate
+from segmenter.training.validation import Examples, _encode_results, _scenes_of, validate
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.laboratory import strategy_of
+from tests.helpers.made_training import trained
 from tests.helpers.maps import Make
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
@@ -206,7 +207,7 @@ def test_workers_tell_each_other_the_matrix_of_each_scene(make_classes: Callable
         confusion = ConfusionMatrix(classes, part=part)
         confusion.add(*rng.integers(0, 3, (2, 301, 437), np.uint8), part)
         scenes[f"s{number}"] = 0.5, confusion
-    told = _scenes_of(json.loads(_told(scenes, 0)), classes)
+    told = _scenes_of(json.loads(_encode_results(scenes, 0)), classes)
     assert list(told) == ["s0", "s1"]
     for name, (metres, confusion) in scenes.items():
         assert told[name][0] == metres
@@ -215,7 +216,7 @@ def test_workers_tell_each_other_the_matrix_of_each_scene(make_classes: Callable
     assert (blocks.part, blocks.side) == (expected.part, expected.side)
     np.testing.assert_array_equal(blocks.counts, expected.counts)
     assert told["s1"][1].blocks is None
-    assert _scenes_of(json.loads(_told({}, 7)), classes) == {}
+    assert _scenes_of(json.loads(_encode_results({}, 7)), classes) == {}
 
 
 METRES = (0.1, 0.25, 2.0, 0.12, 2.1)
@@ -277,7 +278,7 @@ def test_a_training_scores_its_validation_by_scale(
 ) -> None:
     for name, value in {"LEAST": 2, "FEWEST": 2, "_SPREAD": 0.0, "_LEVEL": 0}.items():
         monkeypatch.setattr(f"segmenter.evaluation.bootstrap.{name}", value)
-    from segmenter.training.start import start_training
+    from segmenter.training.start import Training
 
     settings = recipe(
         sampling={"scale_strata": [0.15, 1.0], "max_repeats_per_tile": 40},
@@ -286,7 +287,7 @@ def test_a_training_scores_its_validation_by_scale(
     tiles = prepare_tiles(settings, dataset)
     run = tmp_path / "run"
     devices = make_devices(settings.distribution, None)
-    assert start_training(settings, dataset, tiles, devices, run).exit_code == 0
+    assert trained(Training(settings, dataset, tiles, devices, run)).exit_code == 0
     scores = json.loads((run / "scores.json").read_text())
     found = scores["per_scale"]
     assert list(found) == ["0.12–0.15 m", "1–2.1 m"]

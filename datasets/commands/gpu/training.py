@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from statistics import median
 
+from segmenter.runs.log import RunLog
+
 from .bench import Bench, tool
 from .figures import Figure
 from .step import rate_name, rate_of_one
 
 ENOUGH = 1.2
 """Tiles fed over tiles needed."""
-_TRAINED = re.compile(r"throughput: ([\d.]+) images/s, waiting for data ([\d.]+)%")
 _FED = re.compile(r"fed: (\d+) tiles/s by (.+)")
 
 
@@ -22,13 +23,14 @@ def figures(bench: Bench) -> Iterator[Figure]:
     changes = {"dataset": {"split": {}}, "training": {"epochs": epochs, "validate_every": epochs}}
     recipe = bench.recipe("training", changes, bench.sizes.images[1])
     logical = ["--logical-devices", str(bench.logical)] if bench.logical else []
-    said = tool("train", str(recipe), "--run", str(bench.folder / "training"), *logical)
-    lines = _TRAINED.findall(said)
-    rates, waits = ([float(each[i]) for each in lines] for i in (0, 1))
+    run = bench.folder / "training"
+    said = tool("train", str(recipe), "--run", str(run), *logical)
+    lines = [line for line in RunLog(run).records() if line.get("images_per_second")]
+    rates, waits = ([float(line[key]) for line in lines] for key in ("images_per_second", "waiting_for_data"))
     if not rates:
         yield Figure("trained", None, note="an epoch has one call of steps only")
     else:
-        note = f"waiting for data {median(waits):.0f} % of the time"
+        note = f"waiting for data {median(waits):.0%} of the time"
         yield Figure("trained", median(rates), "tiles/s", note=note, told=True)
     for line in re.findall(r"^xla: .*", said, re.MULTILINE):
         yield Figure("what the trial of XLA said", line)

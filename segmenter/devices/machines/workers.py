@@ -34,7 +34,7 @@ _FAILED = "failed"
 _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
-class Place(NamedTuple):
+class WorkerProgress(NamedTuple):
     """Progress of a worker, comparable between workers, since all do the same in the same order."""
 
     steps: int
@@ -76,7 +76,7 @@ class Workers:
         """Record that a stage of `STAGES` begins, after a number of optimiser steps (None: unchanged)."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared_end(self) -> Iterator[None]:
         """End all workers if one ends within the context; each prints a line that names it."""
         yield
 
@@ -88,7 +88,7 @@ class ClusterWorkers(Workers):
         self.cluster, self.index, self.count = cluster, cluster.index, cluster.workers
         self._config = config
         self._exchanges = 0
-        self._place, self._since = Place(0, 0, SHARE), time.monotonic()
+        self._place, self._since = WorkerProgress(0, 0, SHARE), time.monotonic()
         self._ended = threading.Event()
         self._own_failure = False
 
@@ -97,7 +97,7 @@ class ClusterWorkers(Workers):
 
     def mark(self, stage: int, steps: int | None = None) -> None:
         done = self._place.steps if steps is None else steps
-        self._place, self._since = Place(done, self._exchanges, stage), time.monotonic()
+        self._place, self._since = WorkerProgress(done, self._exchanges, stage), time.monotonic()
 
     def exchange(self, text: str) -> list[str]:
         self._exchanges += 1
@@ -111,7 +111,7 @@ class ClusterWorkers(Workers):
         return texts
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared_end(self) -> Iterator[None]:
         import tensorflow as tf
 
         watch = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -120,7 +120,7 @@ class ClusterWorkers(Workers):
             yield
             self.exchange("end")  # the chief's service must not go before all are done
         except tf.errors.OpError as error:
-            raise self._told(error) from None
+            raise self._failure_of(error) from None
         except WorkerError:
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -144,7 +144,7 @@ class ClusterWorkers(Workers):
         with contextlib.suppress(Exception):
             _service().report_error_to_cluster(_INTERNAL, plain(shortened(what)))
 
-    def _told(self, error: Exception) -> Exception:
+    def _failure_of(self, error: Exception) -> Exception:
         """Return the error for the worker that has failed; `error` itself if no other worker caused it."""
         return self._failure() or self._said_by_tensorflow(str(error)) or error
 
@@ -207,7 +207,7 @@ class ClusterWorkers(Workers):
                 return i, f"hangs: it says nothing for {limit} s"
             if not text or json.loads(text)[1] < limit:
                 return None
-            places[i] = Place(*json.loads(text)[2:])
+            places[i] = WorkerProgress(*json.loads(text)[2:])
         least = min(places, key=lambda i: (places[i], i))
         doing = f"{STAGES[places[least].stage]} after step {places[least].steps}"
         return least, f"hangs: no progress for {limit} s while it {doing}"

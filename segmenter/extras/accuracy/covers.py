@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.base.files import Closing
-from segmenter.extras.vectors.vectorise import check_placed
-from segmenter.extras.written_map import WrittenMap
+from segmenter.extras.written_map import WrittenMap, check_placed
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo, open_raster, pixel_sides
 from segmenter.raster.ground import alignment_errors
@@ -49,7 +48,7 @@ class Pixels:
         return Pixels(*(getattr(self, each.name)[which] for each in fields(self)))
 
     @staticmethod
-    def together(parts: list[Pixels]) -> Pixels:
+    def join(parts: list[Pixels]) -> Pixels:
         """Return all pixels of several selections."""
         names = [each.name for each in fields(Pixels)]
         return Pixels(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
@@ -109,16 +108,16 @@ class Reservoirs:
 
     def _drop(self) -> None:
         """Keep the pixels of the smallest numbers of each stratum."""
-        pixels, rank_N = _ranked(Pixels.together(self._parts))
+        pixels, rank_N = _ranked(Pixels.join(self._parts))
         most_N = self._most_H[pixels.stratum]
         last = rank_N == most_N - 1
         self._below[pixels.stratum[last]] = pixels.key[last]
         self._parts = [pixels.of(rank_N < most_N)]
         self._waiting = self._kept = len(self._parts[0])
 
-    def drawn(self, points_H: NDArray[np.int64]) -> Pixels:
+    def sample(self, points_H: NDArray[np.int64]) -> Pixels:
         """Return the sample: of each stratum as many pixels as asked for, at most those kept."""
-        pixels, rank_N = _ranked(Pixels.together(self._parts))
+        pixels, rank_N = _ranked(Pixels.join(self._parts))
         return pixels.of(rank_N < points_H[pixels.stratum])
 
 
@@ -149,7 +148,7 @@ def windows(info: RasterInfo) -> Iterator[Window]:
             yield Window(row, col, min(height, size.height - row), min(width, size.width - col))
 
 
-def beside(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) -> Path:
+def file_for_map(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) -> Path:
     """Return the file of an option that belongs to a map: itself, or the file of the map's name in it.
 
     Raises:
@@ -177,7 +176,7 @@ def check_same_grid(info: RasterInfo, other: RasterInfo) -> None:
         raise DatasetError(f"{text}; bring it to that grid (gdalwarp -t_srs -te -ts)")
 
 
-class Cover(Closing):
+class SampledMap(Closing):
     """An open class map, or two as one map of changes; a context manager.
 
     Attributes:
@@ -253,7 +252,7 @@ class MapStrata(Strata):
 
     @contextlib.contextmanager
     def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
-        file = beside(self._given, path)
+        file = file_for_map(self._given, path)
         try:
             self._one: WrittenMap | Raster = WrittenMap(file, with_confidence=False)
         except RasterError:  # of another program

@@ -19,8 +19,7 @@ from segmenter.extras.accuracy import estimators as account
 from segmenter.extras.accuracy.estimators import Estimates, unit_for
 from segmenter.extras.accuracy.points import images_of_maps, weights_of_maps
 from segmenter.extras.gis.documents import child, document
-from segmenter.extras.vectors.map_files import maps_in
-from segmenter.extras.written_map import WrittenMap
+from segmenter.extras.written_map import WrittenMap, maps_in
 from segmenter.grid.geometry import Window
 from segmenter.runs.records import save_accuracy
 from segmenter.runs.run import RUN_FILE, Run, load_run
@@ -51,7 +50,7 @@ def keep(
     }
     if maps and not drawn:
         raise DatasetError(
-            maps[0], expected=f"maps of the sample, {points} is of {', '.join(sorted(mapped or ())[:3])}"
+            maps[0], expected=f"maps that {points} was drawn from: {', '.join(sorted(mapped or ())[:3])}"
         )
     for run in runs:
         _check_classes(found, run.path, run.classes.names)

@@ -32,8 +32,8 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.files import shortest_ends, write_whole
 from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
-from segmenter.extras.vectors.library import pyogrio
-from segmenter.extras.vectors.writing import FAULTS, file_aside
+from segmenter.extras.vector_files.library import pyogrio
+from segmenter.extras.vector_files.writing import FAULTS, file_aside
 from segmenter.extras.written_map import WrittenMap
 from segmenter.raster import RasterInfo
 from segmenter.raster.crs_units import same_ground

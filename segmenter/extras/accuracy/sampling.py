@@ -25,21 +25,21 @@ from segmenter.base.terminal import aligned
 from segmenter.evaluation.drawing import save_pixels
 from segmenter.evaluation.figures import stretched
 from segmenter.extras.accuracy.covers import (
-    Cover,
     GridStrata,
     MapStrata,
     Pixels,
     Reservoirs,
+    SampledMap,
     Strata,
-    beside,
     check_same_grid,
+    file_for_map,
     windows,
 )
 from segmenter.extras.accuracy.estimators import unit_for, whole_area
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import Allocation, SampleRequest
-from segmenter.extras.accuracy.tally import Chances, Sizes, Tally
-from segmenter.extras.vectors.map_files import maps_in
+from segmenter.extras.accuracy.tally import Chances, PixelSizes, StratumTally
+from segmenter.extras.written_map import maps_in
 from segmenter.grid.geometry import Window
 from segmenter.pages.parts import percent
 from segmenter.raster import Raster, RasterInfo, open_raster, outlines, quiet_gdal, raster_info
@@ -52,7 +52,7 @@ _LEAST = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SamplePlan:
     """Strata to draw from.
 
     Attributes:
@@ -189,7 +189,7 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
     """
     raster_N = sampled.pixels.raster
     infos = {number: sampled.infos[number] for number in np.unique(raster_N).tolist()}
-    files = {number: beside(images, info.path, _ENDINGS) for number, info in infos.items()}
+    files = {number: file_for_map(images, info.path, _ENDINGS) for number, info in infos.items()}
     with folder_aside(folder) as aside, Bar(total=len(raster_N), unit="chip", desc="chips") as bar:
         chips = aside / "chips"
         chips.mkdir()
@@ -252,7 +252,7 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
         )
     titles = tuple(frame.strata.name(int(stratum)) for stratum in present)
     users_H = np.array(expected_accuracies(request.expect, titles))
-    plan = Plan(
+    plan = SamplePlan(
         tally.area_H[present],
         tally.pixels_H[present],
         np.sqrt(users_H * (1 - users_H)),
@@ -265,7 +265,7 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
     wanted = np.zeros(frame.strata.count, np.int64)
     wanted[present] = points_H
     chances = tally.chances(wanted)
-    drawn = _drawn(frame, request, chances, wanted, bar)
+    drawn = _draw_points(frame, request, chances, wanted, bar)
     mixed = np.random.default_rng(np.random.SeedSequence(request.seed, spawn_key=(_ORDER,)))
     drawn = drawn.of(mixed.permutation(len(drawn)))  # so that nobody labels stratum by stratum
     area_N = np.zeros(len(drawn))
@@ -320,7 +320,7 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
     names: tuple[str, ...] = ()
     infos: list[RasterInfo] = []
     for path in maps:
-        with Cover(path, _older(request, path)) as cover:
+        with SampledMap(path, _older(request, path)) as cover:
             if infos and cover.names != names:
                 raise DatasetError(
                     path,
@@ -350,7 +350,7 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
 
 
 def _older(request: SampleRequest, path: Path) -> Path | None:
-    return None if request.before is None else beside(request.before, path)
+    return None if request.before is None else file_for_map(request.before, path)
 
 
 def _check_apart(infos: Sequence[RasterInfo]) -> None:
@@ -375,9 +375,11 @@ def _check_apart(infos: Sequence[RasterInfo]) -> None:
 # ---------------------------------------------------------------------------------------------- pixels
 
 
-def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> Tally:
+def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> StratumTally:
     """Read each map, and count its pixels."""
-    tally = Tally(Sizes(frame.areas), np.zeros(frame.strata.count, np.int64), np.zeros(len(frame.names)))
+    tally = StratumTally(
+        PixelSizes(frame.areas), np.zeros(frame.strata.count, np.int64), np.zeros(len(frame.names))
+    )
     for number, window, stratum, mapped, outside in _windows(frame, request, bar):
         tally.outside += outside
         tally.add(stratum, mapped, frame.areas[number].of(window))
@@ -386,7 +388,7 @@ def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> Tally:
     return tally
 
 
-def _drawn(
+def _draw_points(
     frame: _Frame, request: SampleRequest, chances: Chances, points_H: NDArray[np.int64], bar: Any
 ) -> Pixels:
     """Read each map again, and draw points of each stratum."""
@@ -394,7 +396,7 @@ def _drawn(
     for number, window, stratum, mapped, _ in _windows(frame, request, bar):
         chance = chances.of(stratum, frame.areas[number].of(window))
         reservoirs.add(number, window, stratum, mapped, chance)
-    return reservoirs.drawn(points_H)
+    return reservoirs.sample(points_H)
 
 
 def _windows(
@@ -404,7 +406,7 @@ def _windows(
     for number, info in enumerate(frame.infos):
         bar.set_description(info.path.name)
         older = _older(request, info.path)
-        with Cover(info.path, older) as cover, frame.strata.opened(number, info.path, info):
+        with SampledMap(info.path, older) as cover, frame.strata.opened(number, info.path, info):
             for window in windows(info):
                 mapped = cover.read(window)
                 stratum = np.where(mapped >= 0, frame.strata.read(window, mapped), -1)

@@ -56,7 +56,7 @@ _LOCKS: dict[str, threading.Lock] = {}
 
 
 @dataclass(frozen=True)
-class Answer:
+class ItemResult:
     """Result of an item: a value, or the user's error."""
 
     value: Any = None
@@ -92,18 +92,18 @@ class Setup(WorkerPlugin):
             await worker.set_resources(**{self.name: 0})
 
 
-def run(name: str, item: Any, alone: bool) -> Answer:
+def run(name: str, item: Any, alone: bool) -> ItemResult:
     """Run the work of a call on one item; a user's error is an answer, other errors are raised."""
     address = get_worker().address
     work = _GIVEN[name, address]
     lock = _LOCKS.setdefault(address, threading.Lock()) if alone else threading.Lock()
     with lock:
         try:
-            return Answer(work(item))
+            return ItemResult(work(item))
         except (ClusterError, DeviceError) as error:
-            return Answer(error=extended_error(error, where=f"worker {address}"))
+            return ItemResult(error=extended_error(error, where=f"worker {address}"))
         except SegmenterError as error:
-            return Answer(error=error)
+            return ItemResult(error=error)
 
 
 def machine(dask_worker: Worker) -> tuple[int | None, int, int]:
@@ -202,7 +202,7 @@ class PieceKilledError(ClusterError):
 class _Task:
     item: Any
     future: Any = None
-    answer: Answer | None = None
+    answer: ItemResult | None = None
     bytes: int = 0
     patience: float = 1.0
     """Seconds in which its result is fetched, once it is there."""
@@ -251,7 +251,7 @@ class Pool:
         *,
         alone: bool = True,
         stop: Callable[[], bool] = lambda: False,
-    ) -> Generator[tuple[Item, Answer], None, None]:
+    ) -> Generator[tuple[Item, ItemResult], None, None]:
         """Yield each item with its answer, in order; items are taken from the iterable as needed.
 
         Args:
@@ -274,7 +274,7 @@ class Pool:
 
     def _run(
         self, name: str, items: Iterable[Item], tasks: deque[_Task], alone: bool, stop: Callable[[], bool]
-    ) -> Iterator[tuple[Item, Answer]]:
+    ) -> Iterator[tuple[Item, ItemResult]]:
         rest, ready = iter(items), queue.SimpleQueue[tuple[_Task, Future]]()
         self._look(name, now=True)
         more = True
@@ -313,7 +313,7 @@ class Pool:
             )
         except Exception as error:  # also what Dask raises of a connection that is just lost
             if self._client.status != "running":
-                raise self._lost() from error
+                raise self._lost_scheduler() from error
             raise
         task.future = future
         future.add_done_callback(lambda done: ready.put((task, done)))
@@ -355,13 +355,13 @@ class Pool:
         self._idle = 0
         return True
 
-    def _answer(self, task: _Task, future: Future) -> Answer | None:
+    def _answer(self, task: _Task, future: Future) -> ItemResult | None:
         """Return the answer of a task; None if it cannot be fetched now or is lost."""
         if future.status == "error":
             error = future.exception()
             if isinstance(error, KilledWorker):
                 count = dask.config.get("distributed.scheduler.allowed-failures") + 1
-                return Answer(error=PieceKilledError(f"ended {count} workers, one after the other"))
+                return ItemResult(error=PieceKilledError(f"ended {count} workers, one after the other"))
             raise error
         is_running = self._client.status == "running"
         if future.status != "finished":
@@ -374,19 +374,19 @@ class Pool:
             self._check_there(is_running)
             return None
         except (OSError, SegmenterError) as error:
-            raise self._lost() from error
+            raise self._lost_scheduler() from error
         except BaseException as error:
             if type(error).__name__.endswith("CancelledError"):
                 self._check_there(is_running)
                 return None
             raise
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ItemResult)
         return answer
 
     def _check_there(self, is_running: bool) -> None:
         """Raise LostClusterError if the scheduler is gone, not only a worker."""
         if not is_running:
-            raise self._lost()
+            raise self._lost_scheduler()
 
     def _look(self, name: str, *, now: bool = False) -> bool:
         """Check scheduler and workers, and count the places; return whether a check was due.
@@ -399,13 +399,13 @@ class Pool:
             return False
         self._looked = moment
         if self._client.status != "running":
-            raise self._lost()
+            raise self._lost_scheduler()
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except Exception as error:  # it is busy, or the connection broke in the middle
             if self._client.status == "running" and moment - self._answered < _SILENT_SECONDS:
                 return True
-            raise self._lost() from error
+            raise self._lost_scheduler() from error
         self._answered = moment
         places = {address: int(facts["resources"].get(name, 0)) for address, facts in workers.items()}
         for address in self._places.keys() - places.keys():
@@ -417,7 +417,7 @@ class Pool:
             raise LostClusterError(self.asked, "all workers are gone", remedy=_KEPT)
         return True
 
-    def _lost(self) -> LostClusterError:
+    def _lost_scheduler(self) -> LostClusterError:
         return LostClusterError(self.asked, "the scheduler is gone", remedy=_KEPT)
 
     def _give(self, name: str, work: Callable[[Item], Any], alone: bool) -> None:
@@ -431,7 +431,7 @@ class Pool:
 
     def _unusable(self, error: Exception) -> ClusterError:
         if self._client.status != "running":
-            return self._lost()
+            return self._lost_scheduler()
         return ClusterError(
             self.asked,
             f"its workers cannot be used: {type(error).__name__}: {error}",

@@ -1,77 +1,8 @@
-"""Export of a run's model: `python -m segmenter.extras.export RUN --format onnx --output DIR`."""
+"""Old spelling of `segmenter export`: `python -m segmenter.extras.export`."""
 
-from __future__ import annotations
-
-import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from segmenter.base.errors import end_at_once_on_ctrl_c
+from segmenter.base.old_calls import hand_on
 
 if __name__ == "__main__":
-    end_at_once_on_ctrl_c()  # before the imports that take time
-
-from segmenter.base.errors import run_tool
-from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, parsed
-from segmenter.extras.export.request import ExportRequest
-
-if TYPE_CHECKING:
-    from segmenter.extras.export.exporting import Written
-
-
-_EPILOG = """\
-The model is that of predict.py: the best checkpoint, with averaged weights where the run has them. It is
-checked with the runtime itself on windows of the run's validation images, and only then appears in DIR, with
-a .json of what it takes and gives. docs/export.md says how other programs get the map of predict.py.
-
-exit code
-  0 written and checked; 1 it gives other classes than predict.py, or the disk is full: nothing is left
-  behind; 2 wrong call; 130 or 143 interrupted.
-"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Export the model and print the result; return the exit code."""
-    request = parsed(_parser(), ExportRequest, arguments)
-    from segmenter.extras.export.exporting import export
-    from segmenter.raster import quiet_gdal
-
-    quiet_gdal()
-    for line in _said(export(request)):
-        print(line)
-    return 0
-
-
-def _said(written: Written) -> list[str]:
-    facts = written.facts
-    (name, image), *_ = facts["input"].items()
-    shape = ", ".join(map(str, image["shape"]))
-    gives = ", ".join(facts["outputs"])
-    bands = facts["bands"]
-    lines = [
-        f"checked on {written.checked_on}: {written.agreement}",
-        f"{written.path}: {written.bytes / 2**20:.1f} MiB; {name} ({shape}) → {gives}",
-        f"  image: {image['values']}; band{'s' * (len(bands) > 1)} {', '.join(map(str, bands))} of a file",
-        f"  nodata: {facts['nodata']}",
-    ]
-    if "tile_size" in facts:
-        lines.append(f"  tiles of {facts['tile_size']} pixels that share {facts['tiles_overlap']} %")
-        if "resolution" not in facts:
-            lines.append("  resolution: not known, as the run's images have no georeference: set it in QGIS")
-    return [*lines, f"  {facts['tiling']}"]
-
-
-def _parser() -> ToolParser:
-    parser = ToolParser(
-        prog=invocation("export"),
-        description="A run's model for other runtimes, checked with the runtime itself.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return add_options(parser, ExportRequest)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))
+    sys.exit(hand_on("export"))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from segmenter.base.errors import SegmenterError
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.raster import RasterInfo
 
 
@@ -24,12 +24,12 @@ class Styles(Finisher):
 
     styles: bool = option(
         True,
-        "without STEM.qml, by which QGIS shows classes by name and colour, and STEM.tif.aux.xml, the "
-        "attribute table",
+        "write no style files beside the maps; otherwise STEM.qml shows classes by name and colour in "
+        "QGIS, and STEM.tif.aux.xml holds the attribute table",
         group=GIS,
     )
 
-    def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
+    def companion_files(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
         """Return a style for each raster, and the attribute table of a GeoTIFF.
 
         No style is written beside an image with the map's stem: QGIS would apply it to the image.

@@ -27,7 +27,7 @@ from segmenter.extras.gis.documents import (
     style_file,
 )
 from segmenter.grid.labels import class_pixels
-from segmenter.mapping.outputs.finished import BESIDE
+from segmenter.mapping.style import BESIDE
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.finisher import Prediction
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.mapping.style import MapStyle
     from segmenter.raster import RasterInfo
 
 _COUNTED_AT_ONCE = 1 << 20
@@ -46,7 +46,7 @@ def files_of(style: MapStyle, name: str, info: RasterInfo) -> tuple[Path, ...]:
     """Return the style files of a raster's map."""
     path = style.path(name, info)
     styles = [] if _lies_beside(path, name, info.path) else [path.with_name(f"{name}.qml")]
-    styles += [one.with_suffix(".qml") for one in style.beside(name) if one.name.endswith(BESIDE)]
+    styles += [one.with_suffix(".qml") for one in style.companion_files(name) if one.name.endswith(BESIDE)]
     return (*styles, *([] if style.is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
 
 

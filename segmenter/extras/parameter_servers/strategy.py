@@ -16,7 +16,8 @@ from segmenter.base.machine import usable_cores
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines.cluster import split
 from segmenter.devices.setup import load_tensorflow
-from segmenter.devices.strategy import Devices, Kind, make_devices
+from segmenter.devices.strategy import Devices, StepEngine, make_devices
+from segmenter.extras.parameter_servers.cluster import ServerCluster
 from segmenter.extras.parameter_servers.control import Roles, Watch, check_port, roles_of, stay, watching
 
 
@@ -47,7 +48,7 @@ def run_role(
         with watching(roles) as watch:
             return train(watch)
 
-    leave(run_script(as_chief))
+    exit_process(run_script(as_chief))
 
 
 def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
@@ -73,10 +74,10 @@ def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
     except tf.errors.OpError as error:
         raise DeviceError(title, f"TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
     print(f"{title}: serves as {server.target}", flush=True)
-    leave(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
+    exit_process(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End a process of a cluster at once.
 
     TensorFlow's server cannot be stopped, and crashes if Python exits in the middle of a step; an exiting
@@ -130,55 +131,6 @@ def own_gpu(config: DistributionConfig, roles: Roles, gpus: int) -> int:
     return visible[roles.place_on_host]
 
 
-class ServerCluster(Kind):
-    """Workers and parameter servers of a chief.
-
-    Attributes:
-        coordinator: coordinator of TensorFlow; schedules steps on workers, and repeats those of lost workers.
-    """
-
-    elsewhere = True
-
-    def __init__(self, coordinator: Any, watch: Watch) -> None:
-        self.coordinator, self.watch = coordinator, watch
-
-    @property
-    def trainer(self) -> Any:
-        """Class of the training loop, imported when needed."""
-        from segmenter.extras.parameter_servers.trainer import ServedTrainer
-
-        return ServedTrainer
-
-    @property
-    def roles(self) -> Roles:
-        """Roles of all its processes."""
-        return self.watch.roles
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return len(self.roles.workers)
-
-    @property
-    def servers(self) -> list[str]:
-        """TensorFlow's name of each parameter server's CPU."""
-        return [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(len(self.roles.servers))]
-
-    def describe(self) -> str:
-        """Return a line on the roles of the processes."""
-        pairs = ("worker", self.roles.workers), ("server", self.roles.servers)
-        workers, servers = (f"{len(a)} {name}{'s' * (len(a) > 1)} ({', '.join(a)})" for name, a in pairs)
-        return (
-            f"parameter_server: {workers}, each on whole batches of its own, {servers}; the chief makes the "
-            "batches and validates"
-        )
-
-    @property
-    def computed_on(self) -> dict[str, str]:
-        """Fact for checkpoints: asynchronous updates, whose bits cannot be repeated."""
-        return {"updates": f"asynchronous, by {self.workers} workers"}
-
-
 def make_chief(
     config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
 ) -> Devices:
@@ -188,7 +140,7 @@ def make_chief(
         DeviceError: as in `make_devices` and `connect`.
     """
     alone = config.model_copy(update={"strategy": "one_device"})
-    return make_devices(alone, logical_devices, kind=Kind if watch is None else lambda: connect(watch))
+    return make_devices(alone, logical_devices, kind=StepEngine if watch is None else lambda: connect(watch))
 
 
 def connect(watch: Watch) -> ServerCluster:
@@ -212,7 +164,13 @@ def connect(watch: Watch) -> ServerCluster:
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     except (tf.errors.OpError, ValueError) as error:
         raise DeviceError(f"TensorFlow cannot connect the cluster: {str(error).splitlines()[0]}") from None
-    return ServerCluster(coordinator, watch)
+    return ServerCluster(coordinator, watch, _trainer)
+
+
+def _trainer() -> Any:
+    from segmenter.extras.parameter_servers.trainer import ServedTrainer
+
+    return ServedTrainer
 
 
 def _own_address(roles: Roles) -> str:

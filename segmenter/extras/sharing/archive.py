@@ -54,15 +54,15 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.card import FILE as CARD
 from segmenter.extras.sharing.card import card_text
-from segmenter.extras.sharing.known_facts import Known, read_known
+from segmenter.extras.sharing.known_facts import RunFactsForOthers, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_arrays
 from segmenter.runs.log import LOG
-from segmenter.runs.records import ACCURACY, CALIBRATION, WINDOWS, load_origin, save_origin
+from segmenter.runs.records import ACCURACY, CALIBRATION, PROGRESS, WINDOWS, load_origin, save_origin
 from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
-from segmenter.runs.resume import Facts
+from segmenter.runs.resume import CheckpointFacts
 from segmenter.runs.run import RECIPE_FILE, RUN_FILE, Run, load_run
 from segmenter.runs.scenes import FILE as SCENES
 from segmenter.runs.scenes import load_scenes, save_scenes
@@ -70,7 +70,7 @@ from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 
 LEFT_OUT = "left-out"
 """In the place of a folder's path."""
-_SHOWING = (SUMMARY, REPORT, WINDOWS)
+_SHOWING = (SUMMARY, REPORT, WINDOWS, PROGRESS)
 """Files that show imagery or paths."""
 _PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("distribution", "tpu"))
 
@@ -96,7 +96,7 @@ def without_paths(recipe: Recipe) -> Recipe:
     return recipe_from(data, "recipe without paths")
 
 
-def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list[str]:
+def copy_without_paths(known: RunFactsForOthers, names: Iterable[str], folder: Path) -> list[str]:
     """Copy files of a run into an empty folder; return the names of the copies.
 
     Raises:
@@ -135,7 +135,7 @@ def _rewritten(path: Path, run: Run) -> dict[str, Any]:
     arrays = load_arrays(path)
     arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
     if META in arrays:
-        facts = Facts.model_validate_json(arrays[META].tobytes())
+        facts = CheckpointFacts.model_validate_json(arrays[META].tobytes())
         facts = facts.model_copy(update={"recipe": run.recipe.model_dump(mode="json")})
         arrays[META] = np.frombuffer(facts.model_dump_json().encode(), np.uint8)
     return arrays
@@ -145,7 +145,7 @@ FORMAT = 1
 SUMS, MANIFEST = "SHA256SUMS", "pack.json"
 RUN_FILES = (
     *(RUN_FILE, RECIPE_FILE, SCENES, ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
-    *("learning_curves.png", LOG, REPORT, WINDOWS, CALIBRATION, ACCURACY),
+    *("learning_curves.png", LOG, REPORT, WINDOWS, PROGRESS, CALIBRATION, ACCURACY),
 )
 """Files of a run that are packed where they exist, beside weights and checkpoints. Not `validation.json`:
 its paths lead nowhere elsewhere."""
@@ -222,7 +222,7 @@ def pack_run(
     """
     remove_killed(output)
     with ExitStack() as undo:
-        undo.enter_context(_alone(run))
+        undo.enter_context(_lock_run(run))
         facts = read_known(run)
         facts.run.calibration()  # which must be of these weights
         names = _names(facts, with_checkpoints)
@@ -257,11 +257,11 @@ def _left_out(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[st
             yield name
 
 
-def _weights_name(known: Known) -> str:
+def _weights_name(known: RunFactsForOthers) -> str:
     return known.weights.relative_to(known.run.path).as_posix()
 
 
-def _names(known: Known, with_checkpoints: bool) -> list[str]:
+def _names(known: RunFactsForOthers, with_checkpoints: bool) -> list[str]:
     """Return the files of a run to pack: weights, undamaged checkpoints, and further existing files.
 
     Raises:
@@ -276,7 +276,7 @@ def _names(known: Known, with_checkpoints: bool) -> list[str]:
 
 
 @contextmanager
-def _alone(run: Path) -> Iterator[None]:
+def _lock_run(run: Path) -> Iterator[None]:
     """Lock a run against trainings in the block, if its folder is writable."""
     lock = FileLock(run / ".lock")
     if run.is_dir():
@@ -291,11 +291,11 @@ def _alone(run: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.give_back()
+        lock.release()
 
 
 def _descriptions(
-    run: Path, known: Known, names: list[str], licence: str | None, *, kept: bool
+    run: Path, known: RunFactsForOthers, names: list[str], licence: str | None, *, kept: bool
 ) -> dict[str, Content]:
     """Return card and STAC item: those in the run, perhaps edited by the owner, else new ones.
 
@@ -451,7 +451,7 @@ def _folder_name(manifest: Manifest, file: Path) -> str:
     name = manifest.name
     if "/" in name or name.startswith(".") or unsafe(name) is not None:
         raise SegmenterError(
-            file, f"its run is called {name!a}, which names no folder", remedy="say one with --output"
+            file, f"its run name {name!a} cannot be a folder name", remedy="name a folder with --output"
         )
     return name
 

@@ -14,9 +14,9 @@ import yaml
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.recipe import LossConfig, SamplingConfig
 from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
-from segmenter.extras.sharing.known_facts import Known
+from segmenter.extras.sharing.known_facts import RunFactsForOthers
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.records import AccuracyFile, Place
+from segmenter.runs.records import AccuracyFile, GroundPlace
 
 FILE = "README.md"
 """Name under which hubs look for a card."""
@@ -30,7 +30,7 @@ _NOT_MEASURED = (
 )
 
 
-def card_text(known: Known, licence: str | None = None) -> str:
+def card_text(known: RunFactsForOthers, licence: str | None = None) -> str:
     """Return the card.
 
     Args:
@@ -69,7 +69,7 @@ def _share(part: float, whole: float) -> str:
 # ------------------------------------------------------------------------------------------ header
 
 
-def _header(known: Known, licence: str | None) -> list[str]:
+def _header(known: RunFactsForOthers, licence: str | None) -> list[str]:
     data: dict[str, object] = {} if licence is None else {"license": licence}
     data |= {
         "library_name": "coverage-segmenter",
@@ -81,7 +81,7 @@ def _header(known: Known, licence: str | None) -> list[str]:
     return ["---", yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip(), "---"]
 
 
-def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
+def _hub_result(known: RunFactsForOthers, scores: Scores) -> dict[str, object]:
     protocol = scores.protocol
     metrics = {key: getattr(scores, key) for key in _HUB_METRICS}
     return {
@@ -101,7 +101,7 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
 # ---------------------------------------------------------------------------------------- sections
 
 
-def _introduction(known: Known, licence: str | None) -> list[str]:
+def _introduction(known: RunFactsForOthers, licence: str | None) -> list[str]:
     metres = known.run.metres_per_pixel
     scale = "of a scale that is not known" if metres is None else f"at {metres:.3g} m a pixel"
     return [
@@ -115,7 +115,7 @@ def _introduction(known: Known, licence: str | None) -> list[str]:
     ]
 
 
-def _classes(known: Known) -> list[str]:
+def _classes(known: RunFactsForOthers) -> list[str]:
     classes, scores, trained = known.run.classes, known.scores, known.trained_pixels
     head = ["class", "id", "code", "colour", "share in training", "share in validation"]
     total = sum(trained.values()) if trained else 0
@@ -134,7 +134,7 @@ def _classes(known: Known) -> list[str]:
     return [*_table(head, rows), *note]
 
 
-def _input(known: Known) -> list[str]:
+def _input(known: RunFactsForOthers) -> list[str]:
     run = known.run
     bands = ", ".join(known.band_names)
     chosen = "" if run.bands else " (all but an alpha band, in the order of the file)"
@@ -165,7 +165,7 @@ def _normalisation(names: Sequence[str], found: Normalisation) -> list[str]:
     return _table(["band", "mean", "deviation"], [[n, f"{m:.6g}", f"{s:.6g}"] for n, m, s in rows])
 
 
-def _model(known: Known) -> list[str]:
+def _model(known: RunFactsForOthers) -> list[str]:
     network = known.run.network
     sees = (
         f"every pixel of a window ({network.unlimited})" if network.radius is None else f"{network.radius} px"
@@ -181,7 +181,7 @@ def _model(known: Known) -> list[str]:
     ]
 
 
-def _data(known: Known) -> list[str]:
+def _data(known: RunFactsForOthers) -> list[str]:
     run, origin = known.run, known.origin
     lines = [f"- Data: {run.recipe.dataset.title}, {run.labels} labels"]
     if origin is None:
@@ -198,7 +198,7 @@ def _data(known: Known) -> list[str]:
     return [*lines, f"- Fingerprint of the training data: {digest}"]
 
 
-def _place(place: Place | None, total: int) -> str:
+def _place(place: GroundPlace | None, total: int) -> str:
     if place is None:
         return "- Place: not known: the training scenes have no georeference, or it was left out"
     points = [point for ring in place.rings for point in ring]
@@ -209,7 +209,7 @@ def _place(place: Place | None, total: int) -> str:
     )
 
 
-def _training(known: Known) -> list[str]:
+def _training(known: RunFactsForOthers) -> list[str]:
     recipe, training, facts = known.run.recipe, known.run.recipe.training, known.facts
     done = "not known" if known.steps is None else f"{known.steps:,}"
     lines = [
@@ -254,7 +254,7 @@ def _sampling(rules: SamplingConfig) -> str:
     return planned + (f", in amounts of tiles ({', '.join(amounts)})" if amounts else "")
 
 
-def _scores(known: Known) -> list[str]:
+def _scores(known: RunFactsForOthers) -> list[str]:
     scores = known.scores
     if scores is None:
         return [f"None: {plain_markdown(known.no_scores)}."]
@@ -290,7 +290,7 @@ def _accuracy(found: AccuracyFile) -> list[str]:
     ]
 
 
-def _per_gsd(known: Known) -> list[str]:
+def _per_gsd(known: RunFactsForOthers) -> list[str]:
     if not known.per_scale:
         return []
     rows = [
@@ -307,12 +307,12 @@ def _per_gsd(known: Known) -> list[str]:
 # ------------------------------------------------------------------------------------------ limits
 
 
-def _limits(known: Known) -> list[str]:
+def _limits(known: RunFactsForOthers) -> list[str]:
     """Return the model's limits as text, those of classes first."""
     return [*_of_classes(known), *_of_scores(known), *_of_scale(known), *_of_pixels(known), _NOT_MEASURED]
 
 
-def _of_classes(known: Known) -> Iterator[str]:
+def _of_classes(known: RunFactsForOthers) -> Iterator[str]:
     origin, scores = known.origin, known.scores
     if origin is not None:
         never = [name for name, pixels in origin.pixels.items() if not pixels]
@@ -329,7 +329,7 @@ def _of_classes(known: Known) -> Iterator[str]:
             yield f"Never seen in validation, so that no score speaks of it: {', '.join(unseen)}."
 
 
-def _of_scores(known: Known) -> Iterator[str]:
+def _of_scores(known: RunFactsForOthers) -> Iterator[str]:
     run, origin = known.run, known.origin
     if known.scores is not None:
         yield (
@@ -352,7 +352,7 @@ def _of_scores(known: Known) -> Iterator[str]:
         yield f"{origin.scenes['test']} test scenes were set aside; the run holds no scores of them."
 
 
-def _of_scale(known: Known) -> Iterator[str]:
+def _of_scale(known: RunFactsForOthers) -> Iterator[str]:
     metres, factor = known.run.metres_per_pixel, known.run.recipe.augmentation.scale
     if metres is None:
         yield "The scale of the training is not known: imagery of another is mapped as if it were the same."
@@ -369,7 +369,7 @@ def _of_scale(known: Known) -> Iterator[str]:
         yield f"Trained at {metres:.3g} m a pixel; for imagery of another scale, predict with --gsd auto."
 
 
-def _of_pixels(known: Known) -> Iterator[str]:
+def _of_pixels(known: RunFactsForOthers) -> Iterator[str]:
     network = known.run.network
     if network.radius is None:
         yield "A pixel depends on its whole window: maps are blended, and depend on their windows a little."

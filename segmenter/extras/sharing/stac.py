@@ -17,8 +17,8 @@ from segmenter.base.addresses import is_address
 from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.scores import FIGURES, percent
 from segmenter.extras.sharing import card
-from segmenter.extras.sharing.known_facts import Known
-from segmenter.runs.records import Place
+from segmenter.extras.sharing.known_facts import RunFactsForOthers
+from segmenter.runs.records import GroundPlace
 
 FILE = "stac.json"
 _EXTENSIONS = {
@@ -34,7 +34,7 @@ _SHA256 = "1220"
 
 
 def item(
-    known: Known,
+    known: RunFactsForOthers,
     base: str,
     names: Collection[str],
     licence: str | None = None,
@@ -95,7 +95,7 @@ def base_of(run: Path, output: Path, href: str | None) -> str:
     return "./" if between == "." else quote(between) + "/"
 
 
-def _plain_name(known: Known) -> str:
+def _plain_name(known: RunFactsForOthers) -> str:
     """Return the run's name in the characters that MLM allows."""
     name = _ALLOWED.sub("-", known.name).strip("-._")
     return name if _NAME.fullmatch(name) else f"model-{name}".rstrip("-")
@@ -104,14 +104,14 @@ def _plain_name(known: Known) -> str:
 # ------------------------------------------------------------------------------------------- place
 
 
-def _geometry(place: Place) -> dict[str, Any]:
+def _geometry(place: GroundPlace) -> dict[str, Any]:
     rings = [[[list(point) for point in ring]] for ring in place.rings]
     if len(rings) == 1:
         return {"type": "Polygon", "coordinates": rings[0]}
     return {"type": "MultiPolygon", "coordinates": rings}
 
 
-def _bbox(place: Place) -> list[float]:
+def _bbox(place: GroundPlace) -> list[float]:
     lon, lat = zip(*(point for ring in place.rings for point in ring), strict=True)
     return [min(lon), min(lat), max(lon), max(lat)]
 
@@ -119,7 +119,7 @@ def _bbox(place: Place) -> list[float]:
 # -------------------------------------------------------------------------------------- properties
 
 
-def _common(known: Known, licence: str | None, times: tuple[str, str] | None) -> dict[str, Any]:
+def _common(known: RunFactsForOthers, licence: str | None, times: tuple[str, str] | None) -> dict[str, Any]:
     begun = known.origin.begun if known.origin else None
     if begun is None:
         begun = datetime.fromtimestamp(int(known.weights.stat().st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -137,7 +137,7 @@ def _common(known: Known, licence: str | None, times: tuple[str, str] | None) ->
     }
 
 
-def _description(known: Known, unknown_time: bool) -> str:
+def _description(known: RunFactsForOthers, unknown_time: bool) -> str:
     classes = ", ".join(known.run.classes.names)
     text = f"Land-cover segmentation by coverage-segmenter. Classes: {classes}."
     if known.scores is not None:
@@ -153,11 +153,11 @@ def _description(known: Known, unknown_time: bool) -> str:
     return text
 
 
-def _bands(known: Known) -> list[dict[str, Any]]:
+def _bands(known: RunFactsForOthers) -> list[dict[str, Any]]:
     return [{"name": name, "data_type": known.run.dtype} for name in known.band_names]
 
 
-def _model(known: Known) -> dict[str, Any]:
+def _model(known: RunFactsForOthers) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "mlm:name": _plain_name(known),
         "mlm:architecture": known.architecture,
@@ -185,7 +185,7 @@ def _model(known: Known) -> dict[str, Any]:
     return properties
 
 
-def _start(known: Known) -> dict[str, Any]:
+def _start(known: RunFactsForOthers) -> dict[str, Any]:
     """Return whether training began with other weights, and their source; empty if not recorded."""
     origin, weights = known.origin, getattr(known.run.recipe.model, "weights", None)
     if weights is not None or (origin is not None and origin.started_from):
@@ -195,7 +195,7 @@ def _start(known: Known) -> dict[str, Any]:
     return {"mlm:pretrained": False, "mlm:pretrained_source": None}
 
 
-def _input(known: Known) -> dict[str, Any]:
+def _input(known: RunFactsForOthers) -> dict[str, Any]:
     run = known.run
     pairs = zip(run.normalisation.mean, run.normalisation.std, strict=True)
     return {
@@ -215,7 +215,7 @@ def _input(known: Known) -> dict[str, Any]:
     }
 
 
-def _output(known: Known) -> dict[str, Any]:
+def _output(known: RunFactsForOthers) -> dict[str, Any]:
     classes = known.run.classes.classes
     names = _machine_names(known.run.classes.names)
     return {
@@ -249,7 +249,7 @@ def _machine_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _hyperparameters(known: Known) -> dict[str, Any]:
+def _hyperparameters(known: RunFactsForOthers) -> dict[str, Any]:
     recipe, training = known.run.recipe, known.run.recipe.training
     parameters = {
         "global_batch": training.global_batch,
@@ -269,7 +269,7 @@ def _hyperparameters(known: Known) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ assets
 
 
-def _assets(known: Known, base: str, names: Collection[str]) -> dict[str, Any]:
+def _assets(known: RunFactsForOthers, base: str, names: Collection[str]) -> dict[str, Any]:
     weights = known.weights.relative_to(known.run.path).as_posix()
     assets: dict[str, Any] = {
         "weights": {

@@ -18,7 +18,7 @@ import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, LabelError
-from segmenter.extras.vectors.features import Box, Features, VectorFile
+from segmenter.extras.vector_files.features import Box, Features, VectorFile
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import row_strips

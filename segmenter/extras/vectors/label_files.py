@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.base.errors import DatasetError, counted
+from segmenter.extras.vector_files.features import VectorFile, files_of
 from segmenter.extras.vectors.burning import Burner
-from segmenter.extras.vectors.features import VectorFile, files_of
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import crs_title, extent_text, raster_info

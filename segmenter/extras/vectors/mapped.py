@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.folder.journal import Journal
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -37,7 +37,8 @@ class PolygonFile(Finisher):
 
     vectors: Path | None = option(
         None,
-        "also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
+        "write the maps' polygons to one file, .gpkg or .parquet (GeoParquet), which is never uploaded "
+        "(default: none)",
         metavar="FILE",
         group=OUTPUTS,
     )
@@ -93,17 +94,17 @@ class PolygonFile(Finisher):
         return Journal(call.request.output if call.store is None else caches() / "polygons")
 
     def _check_file(self, journal: Journal) -> None:
-        from segmenter.extras.vectors.writing import check_name
+        from segmenter.extras.vector_files.writing import check_name
 
         check_name(self._path)
-        if self._path.exists() and self._noted(journal) is None:
+        if self._path.exists() and self._recorded_sources(journal) is None:
             raise DatasetError(
                 f"--vectors {self._path}",
                 "exists already, and is not as an earlier call with this --output left it",
                 remedy="name another file, or remove it",
             )
 
-    def _noted(self, journal: Journal) -> dict[str, Any] | None:
+    def _recorded_sources(self, journal: Journal) -> dict[str, Any] | None:
         """Return the file's recorded sources (`file` is None if a call was killed); None if not ours."""
         from segmenter.mapping.folder.journal import file_facts
 
@@ -125,7 +126,7 @@ class PolygonFile(Finisher):
             journal = self._journal(call)
             self._check_file(journal)  # another process may have written it since the call began
             made_of = digest({**self._settings, "maps": [_facts(journal, job) for job in jobs]})
-            noted = self._noted(journal) if self._path.exists() else None
+            noted = self._recorded_sources(journal) if self._path.exists() else None
             if noted is not None and noted["file"] is not None and noted["made_of"] == made_of:
                 say(plain(f"{self._path}: finished and unchanged"))
                 return []
@@ -152,7 +153,7 @@ class PolygonFile(Finisher):
 
 
 @dataclass(frozen=True)
-class OldPolygons(Finisher):
+class NoteStalePolygons(Finisher):
     """Finisher of calls without polygons: names the files of earlier calls, which may be kept on purpose."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:

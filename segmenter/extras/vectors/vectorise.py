@@ -29,9 +29,9 @@ from scipy.sparse.csgraph import connected_components
 from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import shortest_ends
+from segmenter.extras.vector_files.writing import PolygonBatch, polygon_file
 from segmenter.extras.vectors.options import PolygonOptions
-from segmenter.extras.vectors.writing import Batch, polygon_file
-from segmenter.extras.written_map import WrittenMap
+from segmenter.extras.written_map import WrittenMap, check_placed
 from segmenter.grid.components import STRIP_PIXELS, Strip, components, touching
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
@@ -65,7 +65,7 @@ class Polygons:
         return Polygons(self.shape_P[kept_P], self.class_P[kept_P], self.pixels_P[kept_P], sums)
 
     @classmethod
-    def together(cls, parts: Sequence[Polygons]) -> Polygons:
+    def join(cls, parts: Sequence[Polygons]) -> Polygons:
         """Join several sets of polygons."""
         sums = [part.confidence_P for part in parts if part.confidence_P is not None]
         return cls(
@@ -126,12 +126,12 @@ class Joiner:
         ended = [one for number, one in groups.items() if not reaching[number]]
         known = confidence_HW is not None
         whole = Polygons(shapes, strip.class_C[1:], pixels, sums if known else None).of(alone)
-        return Polygons.together([whole, _whole(ended, known)])
+        return Polygons.join([whole, _join_parts(ended, known)])
 
     def end(self, *, confidence: bool) -> Polygons:
         """Return the polygons that reach the last row."""
         ended, self._open, self._last = self._open, [], None
-        return _whole(ended, confidence)
+        return _join_parts(ended, confidence)
 
     def _groups(self, strip: Strip) -> NDArray[np.int64]:
         """Return a group number for each open component and each of the strip's; parts of one share it."""
@@ -176,7 +176,7 @@ def _add(one: _Open, other: _Open) -> None:
     one.confidence += other.confidence
 
 
-def _whole(parts: list[_Open], confidence: bool) -> Polygons:
+def _join_parts(parts: list[_Open], confidence: bool) -> Polygons:
     shapes = np.empty(len(parts), object)
     for i, one in enumerate(parts):
         # Without corners on straight lines, which seams leave.
@@ -422,22 +422,8 @@ def check_together(infos: Sequence[RasterInfo]) -> None:
             )
 
 
-def check_placed(info: RasterInfo) -> None:
-    """Refuse a raster whose pixels are not placed by a transform.
-
-    Raises:
-        DatasetError: it has control points or RPCs.
-    """
-    if info.gcps or info.rpcs is not None:
-        raise DatasetError(
-            info.path,
-            expected="a grid that is placed by a transform, it has control points or RPCs",
-            remedy="warp it first (gdalwarp)",
-        )
-
-
 def _one(
-    path: Path, name: str, options: PolygonOptions, write: Callable[[Batch], None], progress: bool
+    path: Path, name: str, options: PolygonOptions, write: Callable[[PolygonBatch], None], progress: bool
 ) -> int:
     with WrittenMap(path) as one:
         passes = 2 if options.min_area else 1
@@ -447,7 +433,7 @@ def _one(
             waiting: list[Polygons] = []
             count = held = 0
             for polygons in _polygons(one, options, classes, bar):
-                waiting.append(_chosen(polygons, one, options))
+                waiting.append(_requested_polygons(polygons, one, options))
                 held += len(waiting[-1])
                 if held >= _AT_ONCE:
                     count += _write(waiting, one, name, write)
@@ -484,14 +470,16 @@ def _polygons(
     yield joiner.end(confidence=one.has_confidence)
 
 
-def _chosen(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Polygons:
+def _requested_polygons(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Polygons:
     """Return the polygons with data that were requested."""
     ids = [i for i, each in enumerate(one.classes) if not options.only or each.name in options.only]
     return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
 
-def _write(waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Callable[[Batch], None]) -> int:
-    polygons = Polygons.together(waiting)
+def _write(
+    waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Callable[[PolygonBatch], None]
+) -> int:
+    polygons = Polygons.join(waiting)
     if not len(polygons):
         return 0
     shapes = shapely.normalize(on_the_ground(polygons.shape_P, one.info))
@@ -506,7 +494,7 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Calla
         "confidence": mean,
         "map": np.full(len(polygons), name, object),
     }
-    write(Batch(shapely.to_wkb(shapes), columns))
+    write(PolygonBatch(shapely.to_wkb(shapes), columns))
     return len(polygons)
 
 

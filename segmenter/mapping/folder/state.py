@@ -23,7 +23,7 @@ from segmenter.base.files import FileLock, no_locks
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.folder.journal import Entry, Facts, damage, file_facts, input_facts
+from segmenter.mapping.folder.journal import Facts, JournalEntry, damage, file_facts, input_facts
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
@@ -67,7 +67,7 @@ class OutputLocks:
                 output.parent.mkdir(parents=True, exist_ok=True)
                 lock.take()
             except OSError as error:
-                self.give_back()
+                self.release()
                 if isinstance(error, BlockingIOError):
                     why = "is being written by another process; left to that one"
                 else:
@@ -75,10 +75,10 @@ class OutputLocks:
                     why = f"cannot be written: {error.strerror}{advice}"
                 raise RasterError(output, why) from None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the locks, if taken."""
         for lock in self._locks.values():
-            lock.give_back()
+            lock.release()
 
 
 @contextlib.contextmanager
@@ -106,10 +106,10 @@ def of_one_run(folder: Path, model: str) -> Iterator[None]:
                 ) from None
             except OSError:
                 continue
-            other.give_back()  # of a killed call
+            other.release()  # of a killed call
         yield
     finally:
-        own.give_back()
+        own.release()
 
 
 @dataclass
@@ -135,8 +135,8 @@ class FolderState:
         self._run = {"name": call.run.recipe.name, "model": call.model}
         self._locks_missing_said = False
         self.removed: list[Path] = []
-        self._entries: dict[int, Entry] = {}
-        self._seen: dict[str, Entry | None] = {}
+        self._entries: dict[int, JournalEntry] = {}
+        self._seen: dict[str, JournalEntry | None] = {}
         self._held: dict[int, _Held] = {}
         self._leftovers = leftovers(folder)
         self._hidden = {path.name for path in folder.glob(".*")}
@@ -176,7 +176,7 @@ class FolderState:
                 return path
         return None
 
-    def _offer(self, job: MapJob, entry: Entry) -> None:
+    def _offer(self, job: MapJob, entry: JournalEntry) -> None:
         """Restore a finished job's missing files, and add them to the store if it lacks them."""
         if self._store is not None and self._store.keep:
             self._store.fetch(job.files)
@@ -185,7 +185,7 @@ class FolderState:
         if self._store is not None:
             self._store.add((*job.files, *job.unchecked), entry)
 
-    def _reason(self, job: MapJob, entry: Entry, before: Entry | None) -> str | None:
+    def _reason(self, job: MapJob, entry: JournalEntry, before: JournalEntry | None) -> str | None:
         if before is None:
             return ""
         if self._redo:
@@ -207,7 +207,7 @@ class FolderState:
             with contextlib.suppress(RasterError):
                 locks.take()
                 partial.remove()
-            locks.give_back()
+            locks.release()
 
     def take(self, job: MapJob) -> bool:
         """Lock a job's output, and set the rows that are already done (`job.done_rows`).
@@ -232,11 +232,11 @@ class FolderState:
         before = self._seen.get(job.name)  # not what is known now: another job's look has read on
         self.journal.refresh()
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
-            self.leave(job)
+            self.release(job)
             return False
         with contextlib.suppress(SegmenterError):  # then it is made, whatever the store says now
             if self._is_elsewhere(job, now=True):  # another machine's call was faster
-                self.leave(job, keep=False)
+                self.release(job, keep=False)
                 return False
         held.partial = self._recovered(job)
         return True
@@ -245,7 +245,7 @@ class FolderState:
         """Return the partial map of a locked job; None for small jobs."""
         return self._held[id(job)].partial
 
-    def give_way(self, job: MapJob) -> bool:
+    def drop_partial(self, job: MapJob) -> bool:
         """Remove a job's partial map to free space for its files; return True if there was one."""
         held = self._held.get(id(job))
         if held is None or held.partial is None:
@@ -276,14 +276,14 @@ class FolderState:
         try:
             self.journal.append(entry)
         except SegmenterError:
-            if not self.give_way(job):
+            if not self.drop_partial(job):
                 raise
             self.journal.append(entry)
-        self.leave(job, keep=False)
+        self.release(job, keep=False)
         if self._store is not None:
             self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
-    def _with_rest(self, entry: Entry, before: Entry) -> Entry:
+    def _with_rest(self, entry: JournalEntry, before: JournalEntry) -> JournalEntry:
         """Return an entry with still valid outputs of an earlier call; remove invalid ones.
 
         Only files that match the journal are removed: others have been changed by someone.
@@ -312,11 +312,11 @@ class FolderState:
         }
         return replace(entry, outputs={**entry.outputs, **kept}, options={**asked, **entry.options})
 
-    def leave(self, job: MapJob, *, keep: bool = True) -> None:
+    def release(self, job: MapJob, *, keep: bool = True) -> None:
         """Release a job; `keep`: leave its partial map for the next call."""
         held = self._held.pop(id(job), None)
         if held is not None:
-            _let_go(held, keep=keep)
+            _release(held, keep=keep)
 
     def holds_much(self, job: MapJob) -> bool:
         """Return whether a job's partial map is large enough to be worth its disk space."""
@@ -324,18 +324,18 @@ class FolderState:
         much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
         return much and _not_looked_at(job.info) is None
 
-    def leave_all(self) -> None:
+    def release_all(self) -> None:
         """Release all jobs, leaving their partial maps."""
         for held in list(self._held.values()):
-            _let_go(held, keep=True)
+            _release(held, keep=True)
         self._held.clear()
 
-    def _entry(self, job: MapJob) -> Entry:
+    def _entry(self, job: MapJob) -> JournalEntry:
         """Return the job's journal entry without outputs, with the input's state at the first call."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
             source = str(job.info.path.resolve())
-            entry = Entry(job.name, source, facts, self._run, dict(self._options(job)), {})
+            entry = JournalEntry(job.name, source, facts, self._run, dict(self._options(job)), {})
             self._entries[id(job)] = entry
         return self._entries[id(job)]
 
@@ -405,9 +405,9 @@ def warn_above_bar(text: str) -> None:
         warn(plain(text))
 
 
-def _let_go(held: _Held, *, keep: bool) -> None:
+def _release(held: _Held, *, keep: bool) -> None:
     if held.partial is not None and keep:
         held.partial.close()
     elif held.partial is not None:
         held.partial.remove()
-    held.locks.give_back()
+    held.locks.release()

@@ -16,8 +16,8 @@ from segmenter.mapping.request.map_request import OUTPUTS
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.outputs.finished import MapStyle
-    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.outcome import Outcome
+    from segmenter.mapping.style import MapStyle
 
 _SIDE = 1024
 """Longer side of a panel in pixels: two panels fit side by side on a screen."""
@@ -27,7 +27,9 @@ _SIDE = 1024
 class Quicklook(Finisher):
     """Finisher that writes `STEM.quicklook.png` with each map."""
 
-    quicklook: bool = option(False, "also STEM.quicklook.png: the map, small, in its colours", group=OUTPUTS)
+    quicklook: bool = option(
+        False, "write STEM.quicklook.png too, a small picture of the map in its colours", group=OUTPUTS
+    )
 
     def checked(self, call: Call, name: str) -> dict[str, Path]:
         """Return the picture's path."""
@@ -45,7 +47,9 @@ class Quicklook(Finisher):
 class Pictures(Finisher):
     """Finisher that draws `STEM.view.png` beside each map, at the end."""
 
-    pictures: bool = option(False, "also STEM.view.png: image, label and map side by side", group=OUTPUTS)
+    pictures: bool = option(
+        False, "write STEM.view.png too, a picture of image, label and map side by side", group=OUTPUTS
+    )
     reads_maps = True
 
     def afterwards(self, job: MapJob) -> tuple[Path, ...]:
@@ -64,7 +68,7 @@ class Pictures(Finisher):
         for job in [*outcome.written, *(job for job in outcome.kept if not _is_current(job))]:
             try:
                 draw_view(replace(job, label=None) if id(job) in unscored else job, call.style)
-                call.journal.settle(_drawn(job), file_facts(_view(job)))
+                call.journal.settle(_picture_entry(job), file_facts(_view(job)))
                 call.journal.flush()
             except SegmenterError as error:
                 if str(error) != unscored.get(id(job)):
@@ -74,7 +78,7 @@ class Pictures(Finisher):
 
 
 @dataclass(frozen=True)
-class OldPictures(Finisher):
+class RemoveStalePictures(Finisher):
     """Finisher of calls without pictures: removes those that earlier calls drew of maps that are replaced."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
@@ -82,14 +86,14 @@ class OldPictures(Finisher):
         from segmenter.mapping.folder.journal import file_facts  # brings rasterio
 
         for job in outcome.written:
-            drawn = call.journal.settings(_drawn(job))
+            drawn = call.journal.settings(_picture_entry(job))
             with contextlib.suppress(OSError):
                 if drawn is not None and file_facts(_view(job)) == drawn:
                     _view(job).unlink()
         return []
 
 
-def _drawn(job: MapJob) -> dict[str, str]:
+def _picture_entry(job: MapJob) -> dict[str, str]:
     """Return what the journal calls a job's picture."""
     return {"picture": _view(job).name}
 

@@ -2,7 +2,7 @@
 
 A function builds a decoder from (features at strides 2 … 32, the first None if the encoder has none,
 `Layers`, the recipe's model section); it returns features for the head, and their stride. Names of its layers
-begin with `decoder_` and their stage. Keras is not imported here, since `datasets check` needs the stages.
+begin with `decoder_` and their stage. Keras is not imported here, since `segmenter check` needs the stages.
 """
 
 from __future__ import annotations

@@ -1,71 +1,8 @@
-"""Conversion of a PyTorch checkpoint to .safetensors, without PyTorch and without running its pickle.
+"""Old spelling of `segmenter convert-weights`: `python -m segmenter.model.pretrained.convert`."""
 
-python -m segmenter.model.pretrained.convert FILE.pth OUT.safetensors [--prefix module.encoder_q.]
-"""
-
-from __future__ import annotations
-
-import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from segmenter.base.errors import end_at_once_on_ctrl_c
+from segmenter.base.old_calls import hand_on
 
 if __name__ == "__main__":
-    end_at_once_on_ctrl_c()  # before the imports that take time
-
-from segmenter.base.errors import WeightsError, plain, run_tool
-from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
-from segmenter.model.pretrained.torch_files import read_torch, write_safetensors
-
-_NO_NAMES = ("", "__metadata__")
-"""The second is the key of metadata in a .safetensors file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    file: Path = option(..., "a .pth, .pt or .ckpt file of torch.save", positional=True)
-    out: Path = option(..., "a .safetensors file to write; must not be there yet", positional=True)
-    prefix: str = option("", "take only tensors whose names begin so, and leave it out of them")
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Convert the file and print the result; return the exit code."""
-    given = parsed(_parser(), _Options, words)
-    out, prefix = given.out, given.prefix
-    if out.suffix != ".safetensors":
-        raise WeightsError(out, expected="a name that ends with .safetensors")
-    if os.path.lexists(out):
-        raise WeightsError(out, "is there already", remedy="name another file")
-    content = read_torch(given.file)
-    if odd := [n for n in content if not n.isprintable() or n in _NO_NAMES]:
-        raise WeightsError(given.file, f"a tensor is called {plain(odd[0])!r}, which no network has")
-    tensors = {name.removeprefix(prefix): content[name] for name in content if name.startswith(prefix)}
-    if not tensors:
-        first = ", ".join(list(content)[:3])
-        raise WeightsError(given.file, f"no tensor is called {prefix}…", remedy=f"the first are {first}")
-    if odd := [n for n in tensors if n in _NO_NAMES]:
-        raise WeightsError(
-            f"--prefix {prefix}",
-            expected=f"the beginning of names, as in module.encoder., but of {prefix}{odd[0]} it leaves "
-            f"{odd[0] or 'nothing'}",
-        )
-    write_safetensors(out, tensors)
-    numbers = sum(array.size for array in tensors.values())
-    print(f"{out}: {len(tensors)} tensors, {numbers:,} numbers; the first is {next(iter(tensors))}")
-    return 0
-
-
-def _parser() -> ToolParser:
-    parser = ToolParser(
-        prog=invocation("convert-weights"),
-        description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
-    )
-    return add_options(parser, _Options)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))
+    sys.exit(hand_on("convert-weights"))

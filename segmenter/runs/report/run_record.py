@@ -17,15 +17,17 @@ from segmenter.evaluation.scores import MODEL, Scores, percent
 from segmenter.evaluation.tallies import FURTHER
 from segmenter.pages.parts import Block, Paragraph, Table, number, plain
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.log import RunFacts, RunLog, run_coverage
+from segmenter.runs.log import LoggedCoverage, RunLog, run_coverage
 from segmenter.runs.records import (
     AccuracyFile,
     CalibrationFile,
+    Progress,
     ShownWindows,
     load_accuracy,
+    load_progress,
     load_windows,
 )
-from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
+from segmenter.runs.resume import Checkpoint, CheckpointFacts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import RunScenes, load_scenes
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
@@ -81,7 +83,7 @@ def _table(scores: Scores) -> Table:
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """One line of the log; missing or non-finite values are None.
 
     Attributes:
@@ -139,24 +141,26 @@ class Story:
         missing: a sentence on each record that could not be read or is not shown.
         calibration: calibration of the weights that predict; None if not calibrated.
         scenes: scenes with their roles; None for a run of before.
+        progress: maps of a window after each validation; None for a run of before.
         accuracy: estimates of the maps of these weights; None if there are none.
         maps: scores of maps that were named for the report.
     """
 
     run: Run
     record: Checkpoint | None
-    facts: Facts | None
-    lines: Sequence[Line]
+    facts: CheckpointFacts | None
+    lines: Sequence[LogLine]
     validations: Sequence[Validation]
     best: Scored | None
     last: Scored | None
-    coverage: RunFacts | None
+    coverage: LoggedCoverage | None
     windows: ShownWindows | None
     missing: Sequence[str]
     calibration: CalibrationFile | None = None
     accuracy: AccuracyFile | None = None
     maps: Scores | None = None
     scenes: RunScenes | None = None
+    progress: Progress | None = None
 
     @property
     def steps(self) -> int:
@@ -167,7 +171,7 @@ class Story:
     @property
     def speeds(self) -> list[EpochSpeed]:
         """Speed of each timed epoch, in order."""
-        by_epoch: dict[int, list[Line]] = {}
+        by_epoch: dict[int, list[LogLine]] = {}
         for line in self.lines:
             by_epoch.setdefault(line.epoch, []).append(line)
         speeds, batch = [], self.run.recipe.training.global_batch
@@ -245,21 +249,22 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
         accuracy=read("Accuracy", load_accuracy, run),
         maps=None if maps is None else scores_of_maps(run, maps),
         scenes=read("Scenes", load_scenes, path),
+        progress=read("Progress", load_progress, path),
         missing=missing,
     )
 
 
-def _facts_of_best(path: Path) -> Facts | None:
+def _facts_of_best(path: Path) -> CheckpointFacts | None:
     with suppress(CheckpointError):  # not there, or of a version that did not write them
         return record_of(path / BEST).facts
     return None
 
 
-def _line(record: dict[str, Any]) -> Line:
+def _line(record: dict[str, Any]) -> LogLine:
     steps = record.get("steps")
-    return Line(
+    return LogLine(
         step=record["step"],
-        epoch=_whole(record.get("epoch")),
+        epoch=_natural_number(record.get("epoch")),
         steps=steps if isinstance(steps, int) and 0 <= steps < 1 << 40 else None,
         loss=finite(record.get("loss")),
         learning_rate=finite(record.get("learning_rate")),
@@ -270,7 +275,7 @@ def _line(record: dict[str, Any]) -> Line:
 
 def _validation(record: Mapping[str, Any]) -> Validation:
     iou = {str(name): finite(value) for name, value in (record.get("iou") or {}).items()}
-    epoch, protocol = _whole(record.get("epoch")), str(record.get("protocol") or "")
+    epoch, protocol = _natural_number(record.get("epoch")), str(record.get("protocol") or "")
     return Validation(record["step"], epoch, finite(record["miou"]), iou, protocol)
 
 
@@ -281,5 +286,5 @@ def finite(value: Any) -> float | None:
     return None
 
 
-def _whole(value: Any) -> int:
+def _natural_number(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 40 else 0

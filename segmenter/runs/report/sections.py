@@ -18,14 +18,14 @@ from segmenter.pages.parts import (
     PLAN,
     Block,
     Chart,
+    ClassCell,
     Data,
     Head,
-    Named,
+    PageSection,
     Paragraph,
     Picture,
     PictureRow,
-    Pictures,
-    Section,
+    PictureRows,
     Table,
     layout,
     lines,
@@ -36,7 +36,7 @@ from segmenter.pages.parts import (
     plain,
     side_by_side,
 )
-from segmenter.runs.records import CalibrationFile, ShownWindow, ShownWindows
+from segmenter.runs.records import CalibrationFile, Progress, ProgressMap, ShownWindow, ShownWindows
 from segmenter.runs.report.charts import (
     class_scores,
     confusion_chart,
@@ -126,6 +126,8 @@ REPORT = "report.html"
 """File of a run directory."""
 _MOST_CLASSES = 40
 """In the charts of coverage: those that the fewest steps held."""
+_MOST_STAGES = 6
+"""Maps of the followed window that are shown."""
 _SMALLEST = 200
 """Pixels of a picture's longer side, at least: a smaller one is enlarged, each pixel to a square."""
 _WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
@@ -165,24 +167,24 @@ def html_report(story: Story) -> str:
     return html_page(head, report_sections(story))
 
 
-def report_sections(story: Story) -> list[Section]:
+def report_sections(story: Story) -> list[PageSection]:
     """Return all sections of the page."""
     sections = [
         _curves(story),
         _classes(story),
-        Section("windows", "Where is it right, and where wrong?", picture_blocks(story)),
+        PageSection("windows", "Where is it right, and where wrong?", picture_blocks(story)),
         _coverage(story),
     ]
     if story.calibration is not None:
         title = "How far can its confidence be trusted?"
-        sections.insert(2, Section("calibration", title, calibration_blocks(story.calibration)))
+        sections.insert(2, PageSection("calibration", title, calibration_blocks(story.calibration)))
     if known := map_blocks(story.maps, story.accuracy):
-        sections.append(Section("maps", "How accurate are its maps?", known))
+        sections.append(PageSection("maps", "How accurate are its maps?", known))
     if story.scenes is not None and story.scenes.told:
-        sections.append(Section("scenes", "Which scenes did it learn from?", scene_blocks(story.scenes)))
+        sections.append(PageSection("scenes", "Which scenes did it learn from?", scene_blocks(story.scenes)))
     if story.missing:
         notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
-        sections.append(Section("missing", "What is missing here", notes))
+        sections.append(PageSection("missing", "What is missing here", notes))
     return sections
 
 
@@ -242,10 +244,10 @@ def _facts(story: Story) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- sections
 
 
-def _curves(story: Story) -> Section:
+def _curves(story: Story) -> PageSection:
     title = "How did it learn?"
     if not story.lines and not story.validations:
-        return Section("curves", title, [Paragraph("The log is empty: no step was logged.")])
+        return PageSection("curves", title, [Paragraph("The log is empty: no step was logged.")])
     scores = scores_chart(story)
     blocks = side_by_side(loss_chart(story) if story.lines else None, scores)
     if scores is None:
@@ -254,17 +256,19 @@ def _curves(story: Story) -> Section:
         Paragraph(f"Made longer after step {e.step:,}: training.epochs {e.before} → {e.epochs}.", "notice")
         for e in story.run.extensions
     ]
-    return Section("curves", title, [*extended, *blocks, *side_by_side(rate_chart(story))])
+    return PageSection(
+        "curves", title, [*extended, *blocks, *side_by_side(rate_chart(story)), *progress_blocks(story)]
+    )
 
 
-def _classes(story: Story) -> Section:
+def _classes(story: Story) -> PageSection:
     title = "Which classes are right, and what are they taken for?"
     if story.best is None:
-        return Section(
+        return PageSection(
             "classes", title, [Paragraph("There are no scores of the classes: no best validation.")]
         )
     scores = story.best.scores
-    return Section(
+    return PageSection(
         "classes",
         title,
         [
@@ -275,10 +279,12 @@ def _classes(story: Story) -> Section:
     )
 
 
-def _coverage(story: Story) -> Section:
+def _coverage(story: Story) -> PageSection:
     title, run = "Which classes did the steps hold?", story.coverage
     if run is None:
-        return Section("coverage", title, [Paragraph("The log does not say which classes the steps held.")])
+        return PageSection(
+            "coverage", title, [Paragraph("The log does not say which classes the steps held.")]
+        )
     names = story.run.classes.names
     ids = sorted(range(len(names)), key=lambda c: run.held_share[c])[:_MOST_CLASSES]
     blocks = run_text(run)
@@ -288,9 +294,29 @@ def _coverage(story: Story) -> Section:
     if len(ids) < len(names):
         text = f"Of {len(names)} classes, the charts show the {len(ids)} that the fewest steps held."
         blocks.append(Paragraph(text))
-    return Section(
+    return PageSection(
         "coverage", title, [*blocks, *side_by_side(run_held(names, ids, run), run_history(names, ids, run))]
     )
+
+
+def progress_blocks(story: Story) -> list[Block]:
+    """Return the followed window with its maps in the course of the training; empty below two maps."""
+    seen = story.progress
+    if seen is None or len(seen.maps) < 2:
+        return []
+    count = min(_MOST_STAGES, len(seen.maps))
+    stages = [seen.maps[i * (len(seen.maps) - 1) // (count - 1)] for i in range(count)]
+    note = f"{_window(seen)}: the validation window with the most classes, and its map after each epoch."
+    pictures = [
+        _framed(seen, "image", seen.image, "jpeg"),
+        _framed(seen, "label", seen.label),
+        *(_framed(seen, _stage(each), each.map) for each in stages),
+    ]
+    return [PictureRows([PictureRow("One window while it trained", note, pictures)], _legend(story))]
+
+
+def _stage(one: ProgressMap) -> str:
+    return f"epoch {one.epoch}" + ("" if one.miou is None else f", mIoU {percent(one.miou)}")
 
 
 def picture_blocks(story: Story) -> list[Block]:
@@ -299,8 +325,11 @@ def picture_blocks(story: Story) -> list[Block]:
     if windows is None or not windows.shown:
         why = "no validation was done" if story.best is None else "this run has no pictures of its windows"
         return [Paragraph(f"There is no window to show: {why}.")]
-    legend = [Named(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
-    return [Paragraph(_text(windows)), Pictures([_row(one) for one in windows.shown], legend)]
+    return [Paragraph(_text(windows)), PictureRows([_row(one) for one in windows.shown], _legend(story))]
+
+
+def _legend(story: Story) -> list[ClassCell]:
+    return [ClassCell(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
 
 
 def _text(windows: ShownWindows) -> str:
@@ -317,12 +346,19 @@ def _text(windows: ShownWindows) -> str:
 def _row(one: ShownWindow) -> PictureRow:
     share = percent(one.right / one.labelled)
     title = f"{_WORDS[one.why]}: {share} of {one.labelled:,} labelled pixels are right"
-    place = f"{plain(one.scene)}, row {one.row:,}, column {one.col:,}, {one.width} × {one.height} pixels"
+    made = [
+        _framed(one, "image", one.image, "jpeg"),
+        _framed(one, "label", one.label),
+        _framed(one, "map", one.map),
+    ]
+    return PictureRow(title, _window(one), made)
+
+
+def _window(one: ShownWindow | Progress) -> str:
+    return f"{plain(one.scene)}, row {one.row:,}, column {one.col:,}, {one.width} × {one.height} pixels"
+
+
+def _framed(one: ShownWindow | Progress, name: str, data: str, kind: str = "png") -> Picture:
+    """Return a picture of a window, enlarged if it is small."""
     times = max(1, _SMALLEST // max(one.picture_height, one.picture_width))
-    size = (times * one.picture_width, times * one.picture_height)
-    made = (
-        ("image", "image/jpeg", one.image),
-        ("label", "image/png", one.label),
-        ("map", "image/png", one.map),
-    )
-    return PictureRow(title, place, [Picture(name, kind, data, *size) for name, kind, data in made])
+    return Picture(name, f"image/{kind}", data, times * one.picture_width, times * one.picture_height)

@@ -253,7 +253,7 @@ _MOST_PACKS = 128
 
 
 @dataclass(frozen=True)
-class Job:
+class PackJob:
     """A scene's image or class map to pack.
 
     Attributes:
@@ -269,7 +269,7 @@ class Job:
     nodata: tuple[float | None, ...] = ()
 
     @classmethod
-    def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> Job:
+    def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> PackJob:
         """Make the job of an image; `info` is its header."""
         bands = dataset.bands or [b for b in range(1, info.count + 1) if b not in info.alpha]
         wide = len(bands) * np.dtype(info.dtype).itemsize
@@ -277,12 +277,12 @@ class Job:
         return cls(scene, "image", key, info.size, info.size.pixels * wide, void_values(info, bands))
 
     @classmethod
-    def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> Job:
+    def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> PackJob:
         """Make the job of a label; `size` is that of the scene."""
         return cls(scene, "label", key_of(dataset, scene, "label") or "", size, size.pixels)
 
 
-def bytes_read(jobs: Sequence[Job]) -> int:
+def bytes_read(jobs: Sequence[PackJob]) -> int:
     """Return the bytes of the files that are packed."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     return sum(path.stat().st_size for path in paths if path is not None)
@@ -326,18 +326,18 @@ def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
 def pack(
     dataset: Dataset,
     folder: CacheFolder,
-    jobs: Sequence[Job],
+    jobs: Sequence[PackJob],
     *,
     description: str = "decoding scenes once",
     progress: bool = True,
-    told: Callable[[Job, int], None] = lambda job, pixels: None,
+    advance: Callable[[PackJob, int], None] = lambda job, pixels: None,
     usable: Callable[[CachedArray], bool] = lambda array: True,
     workers: int | None = None,
 ) -> None:
     """Decode scenes into packs; the caller has made room for them.
 
     Args:
-        told: called with the number of pixels of every strip written, from any thread.
+        advance: called with the number of pixels of every strip written, from any thread.
         usable: returns True if the result of another process, packed in the meantime, can be used.
         workers: number of threads; None: number of cores.
 
@@ -347,7 +347,7 @@ def pack(
     if not jobs:
         return
     full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
-    with folder.writing(), _Writers(dataset, folder, full, told, usable) as writers:
+    with folder.writing(), _Writers(dataset, folder, full, advance, usable) as writers:
         for _ in in_threads(
             writers.add,
             jobs,
@@ -369,12 +369,12 @@ class _Writers:
         dataset: Dataset,
         folder: CacheFolder,
         full: int,
-        told: Callable[[Job, int], None],
+        advance: Callable[[PackJob, int], None],
         usable: Callable[[CachedArray], bool],
     ) -> None:
         """Store the settings; a pack is finished once it has `full` bytes."""
         self._dataset, self._folder, self._full = dataset, folder, full
-        self._told, self._usable = told, usable
+        self._advance, self._usable = advance, usable
         self._lock, self._stopped = threading.Lock(), False
         self._waiting: dict[Kind, list[CacheWriter]] = {"image": [], "label": []}
         self._seen = file_state(folder.path)
@@ -396,7 +396,7 @@ class _Writers:
         """Abandon scenes being packed: after an error or Ctrl-C, nobody waits for large ones."""
         self._stopped = True
 
-    def add(self, job: Job) -> None:
+    def add(self, job: PackJob) -> None:
         """Pack one scene, unless another training was faster."""
         if self._is_there(job):
             return
@@ -414,7 +414,7 @@ class _Writers:
             raise
         self._give(job.kind, writer)
 
-    def _is_there(self, job: Job) -> bool:
+    def _is_there(self, job: PackJob) -> bool:
         with self._lock:
             now = file_state(self._folder.path)
             if now != self._seen:
@@ -434,12 +434,12 @@ class _Writers:
         with self._lock:
             self._waiting[kind].append(writer)
 
-    def _rows(self, job: Job) -> Iterator[Rows]:
+    def _rows(self, job: PackJob) -> Iterator[Rows]:
         for pixels, valid in rows_of(self._dataset, job.scene, job.kind):
             if self._stopped:
                 raise DatasetError(self._folder.path, "interrupted")  # nobody hears of it
             yield pixels, valid
-            self._told(job, pixels.shape[0] * pixels.shape[1])
+            self._advance(job, pixels.shape[0] * pixels.shape[1])
 
 
 @contextlib.contextmanager

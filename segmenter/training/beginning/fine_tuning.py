@@ -11,14 +11,12 @@ from typing import Any
 from segmenter.base.errors import CheckpointError, WeightsError, counted
 from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.config.recipe import Recipe, UNetConfig
+from segmenter.demands.encoder import bands_seen
 from segmenter.grid.scenes import Dataset
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
-from segmenter.model.pretrained.keras_files import check_keras_weights, file_bands
-from segmenter.model.pretrained.value_range import channels_for
 from segmenter.model.size import Shape, weight_shapes
 from segmenter.model.stages import Pace, joined_stages
-from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run, load_run
@@ -26,25 +24,6 @@ from segmenter.runs.scenes import Digests, changes_since
 
 _NOT_ENCODER = ("decoder_", "logits")
 """Beginnings of the names of all other layers, see `model.encoders`."""
-
-
-def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bool = True) -> None:
-    """Refuse missing, damaged or unsuitable encoder weights before the data are indexed.
-
-    Raises:
-        WeightsError: the weights cannot be used.
-    """
-    if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
-        return
-    bands = bands_seen(dataset)
-    if config.encoder in FAMILIES:
-        torch_encoder_weights(config, bands)
-    elif config.weights == "imagenet":
-        channels_for(bands, 3, config.weight_bands)
-        if download:
-            check_keras_weights(config.encoder, config.weights)
-    else:
-        channels_for(bands, file_bands(Path(config.weights), config.encoder), config.weight_bands)
 
 
 def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | None:
@@ -78,11 +57,11 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
         if array is None or array.shape != tuple(variable.shape):
             got = "none" if array is None else str(array.shape)
             raise WeightsError(
-                weights.said("no"), expected=f"{variable.path} of shape {tuple(variable.shape)}", got=got
+                weights.describe("no"), expected=f"{variable.path} of shape {tuple(variable.shape)}", got=got
             )
         variable.assign(array)
         count += math.prod(array.shape)
-    return weights.said(f"{count:,}")
+    return weights.describe(f"{count:,}")
 
 
 def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
@@ -112,7 +91,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Source:
+class StartingRun:
     """Another run to start from, with its weights in memory.
 
     Attributes:
@@ -124,7 +103,7 @@ class Source:
     partial: bool = False
 
 
-def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
+def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> StartingRun:
     """Return the run of `--init-from`, if its weights fit the recipe's model; without TensorFlow.
 
     Args:
@@ -135,7 +114,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
             model's parameters would be taken from it.
     """
     run = load_run(path)
-    source = Source(run, learned_weights(run.weights()), partial)
+    source = StartingRun(run, learned_weights(run.weights()), partial)
     if isinstance(recipe.model, UNetConfig):
         shapes = weight_shapes(recipe.model, bands_seen(dataset), len(dataset.classes))
         check_fit(source, shapes, recipe, dataset.classes.names)
@@ -149,7 +128,7 @@ def _network(model: ModelConfig) -> str:
     return model.encoder if isinstance(model, EncoderDecoderConfig) else model.kind
 
 
-def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
+def check_fit(source: StartingRun, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
     """Refuse a source that provides less than half of the new model, unless `partial`.
 
     Args:
@@ -165,7 +144,7 @@ def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, class
     raise _little_fits(source, recipe, f"{count:,} of its {total:,} parameters" if kept else "none")
 
 
-def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
+def _little_fits(source: StartingRun, recipe: Recipe, found: str) -> CheckpointError:
     return CheckpointError(
         f"--init-from {source.run.path}",
         expected="weights for at least half of the model",
@@ -174,7 +153,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
     )
 
 
-def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
+def fitting(source: StartingRun, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
     """Return the paths of weights that `runs.checkpoints.transfer_weights` would keep."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
@@ -205,16 +184,6 @@ def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: 
 
 def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:
     return sum(math.prod(shapes[path]) for path in paths)
-
-
-def bands_seen(dataset: Dataset) -> int:
-    """Return the model's number of bands, from the recipe or the first training image."""
-    if dataset.bands is not None:
-        return len(dataset.bands)
-    for scene in dataset.of("train")[:1]:
-        with open_raster(scene.image, dataset.bands) as raster:
-            return len(raster.bands)
-    return 3  # no scene to train on: refused where the data are indexed
 
 
 def _difference(source: Run, recipe: Recipe) -> str:

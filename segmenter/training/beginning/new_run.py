@@ -14,6 +14,7 @@ from segmenter.base.errors import WeightsError, plain
 from segmenter.base.terminal import say, warn
 from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.config.recipe import Recipe, TrainingConfig
+from segmenter.demands.dataset import check_buffer
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, shapes_of, stages_of
@@ -26,9 +27,8 @@ from segmenter.model.stages import Pace, pace_of, part_of
 from segmenter.runs.checkpoints import transfer_weights
 from segmenter.runs.run import Run
 from segmenter.tiles.statistics import BandStatistics, band_names
-from segmenter.training.beginning.demands import check_buffer
 from segmenter.training.beginning.fine_tuning import (
-    Source,
+    StartingRun,
     check_fit,
     describe_kept,
     fitting,
@@ -38,7 +38,7 @@ from segmenter.training.beginning.fine_tuning import (
 )
 from segmenter.training.checks import check_memory
 from segmenter.training.learner import Learner
-from segmenter.training.prepare import Tiles
+from segmenter.training.prepare import TrainingTiles
 
 _SAME, _NOTABLE = 0.005, 0.1
 """Shares of a deviation, or of a ratio of two: no difference; enough to harm a frozen layer."""
@@ -47,7 +47,7 @@ _SAME, _NOTABLE = 0.005, 0.1
 def normalisation_of(
     recipe: Recipe,
     statistics: BandStatistics,
-    source: Source | None = None,
+    source: StartingRun | None = None,
     *,
     shapes: Mapping[str, Shape],
     classes: list[str],
@@ -70,7 +70,7 @@ def normalisation_of(
     if source is not None:
         first = next((path for path, shape in shapes.items() if len(shape) == 4), "")
         kept = first in fitting(source, shapes, classes)
-        chosen, lines = _beside(source.run, config, scenes, statistics.dtype, kept=kept)
+        chosen, lines = _start_normalisation(source.run, config, scenes, statistics.dtype, kept=kept)
         if kept and not pace.trains(first, 0):
             lines += _frozen_otherwise(chosen, source.run, statistics.dtype)
     elif isinstance(config, EncoderDecoderConfig) and config.weights is not None:
@@ -82,7 +82,7 @@ def normalisation_of(
     return chosen, None if chosen == scenes else scenes
 
 
-def _beside(
+def _start_normalisation(
     run: Run, model: ModelConfig, scenes: Normalisation, dtype: str, *, kept: bool
 ) -> tuple[Normalisation, list[str]]:
     """Return the normalisation for a start from a run's weights, and lines on it.
@@ -112,7 +112,9 @@ def _beside(
     )
     if not as_there:
         return chosen, [f"normalisation: by the training scenes ({why})"]
-    return chosen, [f"normalisation: {_named(theirs, run)} ({_difference(scenes, run, taken=all(theirs))})"]
+    return chosen, [
+        f"normalisation: {_normalisation_text(theirs, run)} ({_difference(scenes, run, taken=all(theirs))})"
+    ]
 
 
 def _of_weights(run: Run) -> list[bool]:
@@ -123,7 +125,7 @@ def _of_weights(run: Run) -> list[bool]:
     return [there != here for there, here in pairs]
 
 
-def _named(theirs: list[bool], run: Run) -> str:
+def _normalisation_text(theirs: list[bool], run: Run) -> str:
     if not any(theirs):
         return "by the training scenes"
     if all(theirs):
@@ -167,7 +169,12 @@ def _frozen_otherwise(chosen: Normalisation, run: Run, dtype: str) -> list[str]:
 
 
 def new_run(
-    recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
+    recipe: Recipe,
+    dataset: Dataset,
+    tiles: TrainingTiles,
+    path: Path,
+    source: StartingRun | None,
+    devices: Devices,
 ) -> Run:
     """Return the run of a new training, not saved yet; print its model's size and normalisation.
 
@@ -196,7 +203,8 @@ def new_run(
     say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
         say(_memory_of_each(devices, recipe.training, memory))
-    if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
+    parameters = model.count_params()
+    if devices.kind.memory_known and (line := check_memory(recipe, devices, memory, parameters)):
         warn(line)
     return Run(
         path=path,
@@ -217,7 +225,7 @@ def new_run(
 
 def _memory_of_each(devices: Devices, training: TrainingConfig, of_a_tile: int) -> str:
     """Return a line on the memory for each device's share of a step."""
-    dealt = devices.dealt(training.global_batch)
+    dealt = devices.replica_tiles(training.global_batch)
     at_once = [tiles // training.accumulate for tiles in dealt]
     parts = [
         f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
@@ -227,7 +235,7 @@ def _memory_of_each(devices: Devices, training: TrainingConfig, of_a_tile: int) 
 
 
 def load_first_weights(
-    learner: Learner, run: Run, source: Source | None, pretrained: EncoderWeights | None
+    learner: Learner, run: Run, source: StartingRun | None, pretrained: EncoderWeights | None
 ) -> None:
     """Load the initial weights of a new training; print their source, and which random ones are frozen."""
     kept: list[str] = []
@@ -243,7 +251,7 @@ def load_first_weights(
         say(each)
 
 
-def _fine_tuned(learner: Learner, run: Run, source: Source) -> tuple[list[str], str]:
+def _fine_tuned(learner: Learner, run: Run, source: StartingRun) -> tuple[list[str], str]:
     """Set matching weights of another run; return their paths, and a line on them."""
     same = source.run.classes.names == run.classes.names
     kept, _ = transfer_weights(learner.model, source.weights, same_classes=same)

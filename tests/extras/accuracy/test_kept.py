@@ -13,12 +13,12 @@ import rasterio
 import shapely
 from numpy.typing import NDArray
 
+from datasets.commands.accuracy import main
 from segmenter.base.errors import CheckpointError, DatasetError, SegmenterError
 from segmenter.evaluation.protocol import Protocol
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.evaluation.shapes import Shapes
 from segmenter.extras.accuracy import kept  # noqa: F401  (with its own load_run, before `call` puts one in)
-from segmenter.extras.accuracy.__main__ import main
 from segmenter.extras.sharing.archive import pack_run
 from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.runs import main
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
 from segmenter.base.files import FileLock, folder_aside, remove_killed, written_whole
 from segmenter.base.sealed import sealed
@@ -24,7 +25,6 @@ from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.extras.sharing.archive import pack_run, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import ClassMap
-from segmenter.runs.__main__ import main
 from segmenter.runs.checkpoints import learned_weights
 from segmenter.runs.records import CALIBRATION, save_calibration
 from segmenter.runs.report.run_record import read_story
@@ -135,7 +135,7 @@ def test_unpacked_elsewhere_it_predicts_to_the_same_bits(
     make_classes: Callable[..., ClassMap],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import predict
+    from datasets.commands import predict
 
     run = random_run(tmp_path / "run", make_classes(3), depth=1)
     image = make_geotiff("a.tif", np.random.default_rng(1).integers(0, 999, (83, 61, 3), np.uint16))
@@ -192,7 +192,7 @@ def test_a_run_that_is_trained_is_not_packed(tmp_path: Path) -> None:
         with refused(CheckpointError, where="run", fault="training"):
             pack_run(run, tmp_path / "a.zip")
     finally:
-        lock.give_back()
+        lock.release()
     pack_run(run, tmp_path / "a.zip")
     assert not (run / ".lock").exists()
 
@@ -346,7 +346,7 @@ def test_what_is_no_run_is_refused(
 
 
 def test_a_packed_run_in_the_place_of_a_run_is_told_how_to_unpack(packed: Path) -> None:
-    with refused(CheckpointError, where="mine.run.zip", got="a file", remedy="segmenter.runs unpack"):
+    with refused(CheckpointError, where="mine.run.zip", got="a file", remedy="segmenter runs unpack"):
         load_run(packed)
 
 
@@ -374,7 +374,7 @@ CALLS = {
     "pack": (PACK, "pack_run(Path({run!r}), Path({to!r}))"),
     "unpack": (PACK, "unpack_run(Path({packed!r}), Path({to!r}))"),
     "polygons": (
-        "from segmenter.extras.vectors.writing import polygon_file",
+        "from segmenter.extras.vector_files.writing import polygon_file",
         "kept = polygon_file(Path({to!r}), None)\nkept.__enter__()\nkill()",
     ),
 }
@@ -404,7 +404,7 @@ def test_packing_and_unpacking_again_leaves_only_what_is_asked_for(
 
 def test_polygons_written_again_leave_only_their_file(tmp_path: Path) -> None:
     pytest.importorskip("pyogrio")
-    from segmenter.extras.vectors.writing import polygon_file
+    from segmenter.extras.vector_files.writing import polygon_file
 
     target = tmp_path / "areas.gpkg"
     killed(tmp_path, "polygons", "os.nothing", to=str(target))

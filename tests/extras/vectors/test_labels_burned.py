@@ -21,9 +21,9 @@ from rasterio.warp import transform
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.config.datasets import VectorLabels
+from segmenter.extras.vector_files.features import VectorFile
 from segmenter.extras.vectors import burning
 from segmenter.extras.vectors.burning import Burner, Placed
-from segmenter.extras.vectors.features import VectorFile
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
@@ -170,8 +170,8 @@ def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Pat
 
 
 def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
-    """What `vectorise` writes is read without a setting, as GeoPackage and as GeoParquet."""
-    from segmenter.extras.vectors.__main__ import main
+    """What `segmenter vectors` writes is read without a setting, as GeoPackage and as GeoParquet."""
+    from datasets.commands.vectors import main
 
     rng = np.random.default_rng(4)
     ids = np.kron(rng.integers(0, 4, (11, 17)), np.ones((3, 4))).astype(np.uint8)
@@ -318,7 +318,7 @@ def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Make, tmp_path:
         (line, image, RULE, "feature 1 is a LineString, expected polygons"),
         (known, image, RULE, "feature 1: class is 'lake', which names no class"),
         (known, image, replace(RULE, attribute="kind"), "has no attribute kind; it has class"),
-        (known, plain, RULE, r"plain\.tif: polygons are placed on an image by its geotransform"),
+        (known, plain, RULE, r"plain\.tif: the image has no georeference"),
         (no_crs, image, RULE, r"none\.fgb: has no CRS"),
         (no_crs, image, replace(RULE, crs="EPSG:0"), r"none\.fgb: its CRS EPSG:0 is none"),
         (two, image, RULE, r"two\.gpkg: has several layers, .*more"),

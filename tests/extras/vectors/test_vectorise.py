@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rasterio.features import rasterize
 
+from datasets.commands.vectors import main
 from segmenter.base.errors import SegmenterError
-from segmenter.extras.vectors.__main__ import main
 from segmenter.extras.vectors.vectorise import Joiner, Polygons, Slivers
 from segmenter.grid import components as strips
 from segmenter.grid.components import components
@@ -46,7 +46,7 @@ def polygons(ids: NDArray[np.uint8], rows: int, simplify: float = 0.0) -> Polygo
     joiner, found = Joiner(simplify), []
     for window in row_strips(Size(*ids.shape), rows * ids.shape[1]):
         found.append(joiner.add(components(window, ids[window.slices()], nodata=simplify > 0), None))
-    return Polygons.together([*found, joiner.end(confidence=False)])
+    return Polygons.join([*found, joiner.end(confidence=False)])
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20))
@@ -240,10 +240,10 @@ def test_a_wrong_call_is_one_line_and_leaves_nothing(
 
 WRITES = """
 import sys, tensorflow
-from segmenter.extras.vectors.__main__ import main
+from datasets.commands.vectors import main
 main([sys.argv[1], "--output", sys.argv[2]])
 from pathlib import Path
-from segmenter.extras.vectors.library import pyogrio
+from segmenter.extras.vector_files.library import pyogrio
 print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
 """
 

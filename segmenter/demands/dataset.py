@@ -1,6 +1,6 @@
 """Demands of a recipe on its dataset, checked before scenes are read completely.
 
-A training stops at the first unmet demand; `datasets check` reports all, including those on pixels.
+A training stops at the first unmet demand; `segmenter check` reports all, including those on pixels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.losses import LossConfig
 from segmenter.config.recipe import AugmentationConfig, Recipe
+from segmenter.demands.encoder import bands_seen, check_encoder_weights
 from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
@@ -23,7 +24,6 @@ from segmenter.sampling.methods import foreground_places
 from segmenter.sampling.quotas import check_quotas
 from segmenter.tiles.gsd import check_shown, most_shrunk, scene_gsds
 from segmenter.tiles.probing import check_augmentation
-from segmenter.training.beginning.fine_tuning import bands_seen, check_encoder_weights
 
 
 def check_demands(recipe: Recipe, dataset: Dataset) -> None:

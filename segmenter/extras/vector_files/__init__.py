@@ -1,0 +1,1 @@
+"""Files of points and polygons, read and written: GeoPackage, GeoParquet and others."""
