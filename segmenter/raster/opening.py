@@ -13,15 +13,22 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import rasterio
 from rasterio.enums import MaskFlags
+from rasterio.io import DatasetReader
 
 from segmenter.base.errors import RasterError
 from segmenter.raster.gdal.faults import FAULTS, naming
 from segmenter.raster.gdal.files import own_env
 from segmenter.raster.gdal.private import messages
 from segmenter.raster.gdal.settings import MEANING, set_up_gdal
-from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews, tiff_fields
+from segmenter.raster.gdal.sidecars import (
+    TIFF_SIGNATURES,
+    check_beside,
+    check_inside,
+    check_overviews,
+    tiff_fields,
+)
 from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes, patiently
-from segmenter.raster.stamps import Stamp, stamp_of
+from segmenter.raster.stamps import Stamp, is_alone, stamp_of
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
 # that it never tries another one on a file that says it is something else.
@@ -84,7 +91,9 @@ def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
         wanted = _drivers(path, drivers)
         stamp = stamp_of(path)
         if not isinstance(path, RemotePath):  # there GDAL is set to look for nothing beside it
-            check_beside(path)
+            check_inside(path)
+            if not is_alone(path):
+                check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
         with own_env(**MEANING | alone), messages() as gdal_messages:
@@ -101,11 +110,11 @@ def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
 
 
 def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
-    where = as_gdal_takes(path)
+    where = str(as_gdal_takes(path))
     for name in drivers:
         said.clear()  # what another driver had to say
         with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
-            return rasterio.open(where, driver=name, sharing=False)
+            return DatasetReader(where, driver=name, sharing=False)
     raise AssertionError("the last driver opens it or raises")
 
 

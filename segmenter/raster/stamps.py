@@ -25,8 +25,8 @@ from segmenter.base.sealed import digest
 from segmenter.raster.gdal.sidecars import names_beside
 from segmenter.raster.remote.settings import RemotePath, open_bytes
 
-_ENDINGS = re.compile(r"\.(msk|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
-"""Endings of all names of `names_beside`: most folders have no such file."""
+_ENDINGS = re.compile(r"\.(msk|ovr|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
+"""Endings of all names of `names_beside`, and of overviews: most folders have no such file."""
 _STATISTICS = re.compile(rb'<Histograms>.*?</Histograms>|<MDI key="STATISTICS_[^<]*</MDI>|<Metadata/>', re.S)
 _FRAME = re.compile(rb"</?(PAMDataset|PAMRasterBand|Metadata)\b[^>]*>|\s+")
 _MOST_LISTED = 1 << 12
@@ -69,6 +69,12 @@ def stamp_of(path: Path) -> Stamp:
     if not (sides := _sides(folder)):
         return Stamp(state)
     return Stamp(state, tuple(_companion_states(folder, sorted(sides.intersection(names_beside(name))))))
+
+
+def is_alone(path: Path) -> bool:
+    """Return True if no file of its folder can be a sidecar; of a folder that cannot be listed False."""
+    folder = os.path.dirname(os.path.abspath(path))
+    return not _sides(folder) and folder in _listed
 
 
 def _companion_states(folder: str, names: list[str]) -> Iterator[FileState]:
