@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, SegmenterError, plain, shortened
-from segmenter.base.files import caches, write_whole
+from segmenter.base.errors import DatasetError, SegmenterError, plain
+from segmenter.base.files import caches
+from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import say, warn
 from segmenter.base.threads import Spread, in_threads
@@ -123,16 +124,13 @@ def key_of(what: Mapping[str, Any]) -> str:
     return digest({"version": _VERSION, **what}, 16)
 
 
-def load_entries(path: Path, classes: int) -> Entries:
-    """Load an index file; if damaged or of another format, return nothing and print a line on stderr."""
-    if not path.exists():
-        return {}
-    try:
+def load_entries(folder: KeyedFolder, name: str, classes: int) -> Entries:
+    """Load an index file; nothing if it is missing, damaged or of another format."""
+
+    def read(path: Path) -> Entries:
         return _entries(pq.read_table(path, page_checksum_verification=True), classes)
-    except _DAMAGE as error:
-        why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
-        say(f"{path}: damaged, it is built anew ({why})", aside=True)
-        return {}
+
+    return folder.load(name, read, _DAMAGE) or {}
 
 
 def _entries(table: pa.Table, classes: int) -> Entries:
@@ -163,8 +161,8 @@ def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
     return total.hexdigest().encode()
 
 
-def save_entries(path: Path, entries: Entries, classes: int) -> None:
-    """Write an index file completely; if that fails, print a line on stderr and go on."""
+def save_entries(folder: KeyedFolder, name: str, entries: Entries, classes: int) -> None:
+    """Write an index file, if that is possible."""
     tiles = [one for _, one in entries.values()]
     lengths = [len(one.row_N) for one in tiles]
     counts = _flat([one.counts_NK.reshape(-1) for one in tiles], np.int64)
@@ -181,10 +179,7 @@ def save_entries(path: Path, entries: Entries, classes: int) -> None:
     table = pa.table(columns).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    try:
-        write_whole(path, sink.getvalue().to_pybytes())
-    except SegmenterError as error:
-        say(f"the tile index is not kept: {error}", aside=True)
+    folder.save(name, sink.getvalue().to_pybytes())
 
 
 def _flat(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
@@ -267,8 +262,8 @@ def build_index(
         RasterError: a file cannot be read.
     """
     scenes, tile = dataset.of(split), Size(tiles.size, tiles.size)
-    path = cache_folder(dataset) / f"tiles-{_key(dataset, tiles)}.parquet"
-    before = load_entries(path, len(dataset.classes))
+    folder, name = KeyedFolder(cache_folder(dataset)), f"tiles-{_key(dataset, tiles)}.parquet"
+    before = load_entries(folder, name, len(dataset.classes))
     keys = {relative_paths(dataset, s): keys_of(s.image, s.label or s.image) for s in scenes}
     entries = _still_there(before, dataset, keys)
     missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
@@ -276,7 +271,7 @@ def build_index(
         _measure(dataset, missing, tiles, keys, entries, progress, spread)
     finally:
         if entries.keys() != before.keys() or missing:
-            save_entries(path, entries, len(dataset.classes))
+            save_entries(folder, name, entries, len(dataset.classes))
     per_scene = [entries[relative_paths(dataset, scene)][1] for scene in scenes]
     return _joined(scenes, per_scene, tile, tiles.min_labelled, len(dataset.classes))
 

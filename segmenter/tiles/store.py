@@ -100,7 +100,7 @@ class SceneStore:
                     key = key_of(self._dataset, scene, kind)
                     if key is not None and (array := self._folder.find(key)) is not None:
                         self._packed[i, kind] = array
-            if self._folder.hold({one.pack.path: one.pack for one in self._packed.values()}.values()):
+            if self._folder.hold(dict.fromkeys(one.pack.path.name for one in self._packed.values())):
                 return
             self._folder.look()  # some have just been removed
         self._packed = {}
@@ -307,7 +307,7 @@ def _most_open() -> int:
 
 def tell_leftovers(folder: CacheFolder) -> None:
     """Remove leftovers of killed processes, and report them."""
-    if left := folder.sweep():
+    if left := folder.remove_unfinished():
         say(f"{folder.path}: half-written packs that killed processes left, removed: {left}", aside=True)
 
 
