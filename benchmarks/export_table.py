@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.page import renew, rows_of
 from segmenter.base.errors import ExportError
 from segmenter.config.models import ModelConfig, UNetConfig
-from segmenter.extras.export.check import TOLERANCE, Probe, compare
+from segmenter.extras.export.check import TOLERANCE, ProbePixels, compare
 from segmenter.extras.export.formats import read_model, write_model
 from segmenter.extras.export.request import Format
 from segmenter.grid.geometry import Size
@@ -116,12 +116,12 @@ def _config(name: str) -> ModelConfig:
     return pair(encoder, decoder)
 
 
-def _probes() -> Iterator[Probe]:
+def _probes() -> Iterator[ProbePixels]:
     rng = np.random.default_rng(3)
     for shape in _SHAPES:
         image = rng.integers(0, 256, (2, shape.height, shape.width, _BANDS), np.uint8)
         valid = rng.random(image.shape[:3]) > 0.1
-        yield Probe(image, valid)
+        yield ProbePixels(image, valid)
 
 
 def _write(page: Path, name: str, found: dict[str, float | str]) -> None:

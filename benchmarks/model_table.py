@@ -26,7 +26,7 @@ from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
 from segmenter.devices.setup import processor_model
 from segmenter.devices.strategy import load_tensorflow
-from segmenter.model.graph import Call, graph_of
+from segmenter.model.graph import LayerCall, graph_of
 from segmenter.model.receptive_field import network_geometry
 from segmenter.model.size import planes_of, training_bytes_per_image
 
@@ -180,7 +180,7 @@ def flops(model: Any, side: int) -> int:
     return total
 
 
-def _multiplications(call: Call) -> int:
+def _multiplications(call: LayerCall) -> int:
     """Of one output pixel: the elements of a kernel, each used once; 0 for layers without one."""
     layer = call.operation
     if call.kind == "DepthwiseConv2D":

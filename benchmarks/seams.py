@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs, Prediction
-from segmenter.inference.predictor import Failed, Mapped, Predictor, Tiling, classify_all
+from segmenter.inference.predictor import Failed, MappedWindow, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster
 from tests.helpers.function_predictor import FunctionPredictor
 
@@ -169,7 +169,7 @@ def seams_of(raster: Any, tiling: Tiling, predict: Predictor) -> Seams:
     for event in classify_all([_Job(raster)], tiling, predict):
         if isinstance(event, Failed):
             raise event.error
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             ids[event.window.slices()] = event.ids
     whole = Window.of(size)
     windows = [place.keep for place in tiling.placements(whole, whole)]

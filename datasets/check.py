@@ -21,6 +21,7 @@ from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
+from segmenter.grid.sight import APART, SIGHTS, nearest
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import Names, names_of, order_of, other_names, used_names
@@ -29,8 +30,8 @@ from .files import few
 from .fill import Fill
 from .gsd import contradictions, gsd_line
 from .leaks import (
+    AuditedScene,
     Looks,
-    Seen,
     coarse_mask,
     cut_pictures,
     digest_of,
@@ -275,6 +276,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
             *contradictions(images),
             *_other_names(audits),
             *_one_class(dataset),
+            *_alike_colours(dataset),
         ),
         scale=gsd_line(dataset, images) if images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
@@ -312,11 +314,13 @@ class _Audit:
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
-    def seen(self, dataset: Dataset) -> Seen:
+    def seen(self, dataset: Dataset) -> AuditedScene:
         """Return the facts of a scene that are compared to detect leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         looks = self.looks
-        return Seen(self.scene, self.digest, self.info, valid, looks.landmarks, self.bands, looks.borders)
+        return AuditedScene(
+            self.scene, self.digest, self.info, valid, looks.landmarks, self.bands, looks.borders
+        )
 
 
 def _audit(dataset: Dataset, scene: Scene) -> _Audit:
@@ -439,6 +443,19 @@ def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
         if len(alike) > 1:
             text = f"{few(alike)}: have one colour, #{r:02x}{g:02x}{b:02x}; give each its own"
             yield Finding("class", text)
+
+
+def _alike_colours(dataset: Dataset) -> Iterator[str]:
+    """Yield a line on the two classes that are hardest to tell apart, if some people see one colour."""
+    classes = dataset.classes.classes
+    if len({each.colour for each in classes}) < max(2, len(classes)):
+        return  # equal colours are a finding
+    colours = [each.colour for each in classes]
+    (apart, i, j), sight = min((nearest(colours, sight), sight) for sight in SIGHTS)
+    if apart < APART / 2:
+        one, other = (f"{classes[at].name} #{bytes(colours[at]).hex()}" for at in (i, j))
+        whom = "people" if sight == "normal" else f"people with {sight}"
+        yield f"dataset.classes: {whom} hardly tell the colours of {one} and {other} apart in maps"
 
 
 def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator[Finding]:

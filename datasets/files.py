@@ -160,7 +160,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedScenes:
     """Scenes that a recipe lists for the splits; if `train` is None, all unlisted scenes train."""
 
     validation: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class Named:
 
 
 def assign_splits(
-    known: Mapping[str, Sequence[str]], groups: Mapping[str, str], named: Named
+    known: Mapping[str, Sequence[str]], groups: Mapping[str, str], named: NamedScenes
 ) -> dict[str, Split]:
     """Return the split of every used scene, by name.
 

@@ -15,7 +15,7 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 
 from .files import (
     Candidates,
-    Named,
+    NamedScenes,
     assign_splits,
     data_root,
     few,
@@ -311,14 +311,14 @@ def _splits(
     split = config.split
     if split.blocks is not None:  # which divide each scene, once its size is known
         return dict.fromkeys(known, "train"), None
-    named = assign_splits(known, groups, Named(split.validation, split.test))
+    named = assign_splits(known, groups, NamedScenes(split.validation, split.test))
     if not split.by_hash:
         return named, None
     parts = parts_of({groups[name] for name, part in named.items() if part == "train"}, split, config.deals)
     sides = {group: split_of(part, split.fold) for group, part in parts.items()}
     more = {part: [n for n in known if sides.get(groups[n]) == part] for part in ("validation", "test")}
     validation, test = (*split.validation, *more["validation"]), (*split.test, *more["test"])
-    return assign_splits(known, groups, Named(validation, test)), Deal(split.rule, parts)
+    return assign_splits(known, groups, NamedScenes(validation, test)), Deal(split.rule, parts)
 
 
 def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:

@@ -192,7 +192,7 @@ def _turned(patches_NSS: Floats) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
 
 @dataclass(frozen=True)
 class Guess:
-    """How two scenes may lie over each other.
+    """Possible position of one scene over another.
 
     Attributes:
         first, second: numbers of the scenes.

@@ -129,7 +129,7 @@ def looks_of(image: Path, bands: tuple[int, ...] | None) -> Looks:
 
 
 @dataclass(frozen=True)
-class Seen:
+class AuditedScene:
     """Facts of a scene from the audit.
 
     Attributes:
@@ -169,7 +169,7 @@ class Leak:
         return f"{named} {self.how}; put them into one split, or leave one out"
 
 
-def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
+def equal_scenes(seen: Sequence[AuditedScene]) -> list[list[Scene]]:
     """Return groups of scenes with equal pixels, in any split and any file format."""
     by_digest: dict[bytes, list[Scene]] = defaultdict(list)
     for each in seen:
@@ -178,7 +178,7 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
     return [scenes for scenes in by_digest.values() if len(scenes) > 1]
 
 
-def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
+def find_leaks(seen: Sequence[AuditedScene]) -> list[Leak]:
     """Return pairs of scenes of two splits with equal pixels, common ground or a common part of one picture.
 
     Each scene is told at most once.
@@ -199,7 +199,7 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
     return leaks
 
 
-def cut_pictures(seen: Sequence[Seen]) -> list[str]:
+def cut_pictures(seen: Sequence[AuditedScene]) -> list[str]:
     """Return a line if tiles of one picture lie in several splits: their neighbours are learned."""
     found = pictures_of([each.scene.image for each in seen], [each.borders for each in seen])
     if found is None:
@@ -216,13 +216,13 @@ def cut_pictures(seen: Sequence[Seen]) -> list[str]:
     ]
 
 
-def _copies(seen: Sequence[Seen], leaks: Sequence[Leak]) -> Iterator[Leak]:
+def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Leak]:
     """Yield scenes of two splits that show a part of one picture, unless both are told already."""
     told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
     if len({each.scene.split for each in seen}) < 2:
         return
 
-    def asked(first: Seen, second: Seen) -> bool:
+    def asked(first: AuditedScene, second: AuditedScene) -> bool:
         one, other = first.scene, second.scene
         return one.split != other.split and not {one.name, other.name} <= told and not _apart(one, other)
 
@@ -232,8 +232,8 @@ def _copies(seen: Sequence[Seen], leaks: Sequence[Leak]) -> Iterator[Leak]:
 
 
 def common_parts(
-    seen: Sequence[Seen], asked: Callable[[Seen, Seen], bool]
-) -> Iterator[tuple[Seen, Seen, Common]]:
+    seen: Sequence[AuditedScene], asked: Callable[[AuditedScene, AuditedScene], bool]
+) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield pairs of scenes that show a part of one picture, proved on their pixels, the likeliest first.
 
     Args:
@@ -249,8 +249,10 @@ def common_parts(
 
 
 def _told_by(
-    seen: Sequence[Seen], suggested: Sequence[Guess], asked: Callable[[Seen, Seen], bool]
-) -> Iterator[tuple[Seen, Seen, Common]]:
+    seen: Sequence[AuditedScene],
+    suggested: Sequence[Guess],
+    asked: Callable[[AuditedScene, AuditedScene], bool],
+) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield what `common_parts` does, of guesses."""
     failed: Counter[int] = Counter()
     for guess in suggested:
@@ -263,7 +265,7 @@ def _told_by(
             yield seen[i], seen[j], common
 
 
-def _proved(seen: Sequence[Seen], guess: Guess) -> Common | None:
+def _proved(seen: Sequence[AuditedScene], guess: Guess) -> Common | None:
     """Return the common part of two scenes, if their pixels prove it."""
     one, other = seen[guess.first], seen[guess.second]
     with (
@@ -273,7 +275,7 @@ def _proved(seen: Sequence[Seen], guess: Guess) -> Common | None:
         return proved(guess, (first.info.size, second.info.size), (reader(first), reader(second)))
 
 
-def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
+def _overlaps(seen: Sequence[AuditedScene]) -> Iterator[Leak]:
     """Yield for each scene the first overlapping scene of another split, with the shared area."""
     infos = [each.info for each in seen if each.info is not None]
     with_header = [each for each in seen if each.info is not None]
@@ -304,7 +306,7 @@ def _apart(one: Scene, other: Scene) -> bool:
     return one.blocks and other.blocks and one.image == other.image
 
 
-def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
+def _shared(a: AuditedScene, ground_a: Points, b: AuditedScene, ground_b: Points) -> float:
     """Return the common share of the smaller scene's area; 0 if the scenes only adjoin."""
     common = _common(ground_a, ground_b)
     areas = [_area(ground) for ground in (ground_a, ground_b)]
@@ -375,7 +377,7 @@ def _points_in(polygon: Points) -> Points:
     return points[inside]
 
 
-def _has_data(seen: Seen, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
+def _has_data(seen: AuditedScene, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
     """Return an (N,) mask of points on a scene's ground where it has data."""
     if seen.valid is None:
         return np.ones(len(points_N2), np.bool_)

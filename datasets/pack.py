@@ -14,7 +14,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.ground import check_label
 from segmenter.tiles.cache.file import KINDS, CachedArray, Kind
-from segmenter.tiles.cache.folder import CacheFolder, Job, bytes_read, key_of, pack
+from segmenter.tiles.cache.folder import CacheFolder, PackJob, bytes_read, key_of, pack
 from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
@@ -68,16 +68,16 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
 def _pack_elsewhere(
     dataset: Dataset,
     folder: CacheFolder,
-    jobs: Sequence[Job],
+    jobs: Sequence[PackJob],
     spread: Spread,
-    told: Callable[[Job, int], None],
+    told: Callable[[PackJob, int], None],
 ) -> None:
     """Pack each lot of files by one worker into separate packs; few lots, since each pack is an open file."""
 
-    def work(lot: Sequence[Job]) -> None:
+    def work(lot: Sequence[PackJob]) -> None:
         pack(dataset, folder, lot, progress=False, usable=_as_asked(dataset), workers=1)
 
-    least, lots = sum(job.bytes for job in jobs) // _LOTS, [list[Job]()]
+    least, lots = sum(job.bytes for job in jobs) // _LOTS, [list[PackJob]()]
     for job in jobs:
         if sum(one.bytes for one in lots[-1]) > least:
             lots.append([])
@@ -103,7 +103,7 @@ def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> CacheFolder:
     return folder
 
 
-def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
+def _ratios(written: int, files: int, jobs: Sequence[PackJob]) -> str:
     read, pixels = max(1, bytes_read(jobs)), max(1, sum(job.bytes for job in jobs))
     return (
         f"{gibibytes(written)} in {files} files, {written / read:.2f} times what was read, "
@@ -111,7 +111,7 @@ def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
     )
 
 
-def _jobs(dataset: Dataset, folder: CacheFolder, scenes: Sequence[Scene], progress: bool) -> list[Job]:
+def _jobs(dataset: Dataset, folder: CacheFolder, scenes: Sequence[Scene], progress: bool) -> list[PackJob]:
     """Return jobs for scenes that are not packed, or by another codec; check labels against images."""
 
     def missing(scene: Scene, kind: Kind) -> bool:
@@ -119,15 +119,15 @@ def _jobs(dataset: Dataset, folder: CacheFolder, scenes: Sequence[Scene], progre
         packed = None if key is None else folder.find(key)
         return packed is None or not _as_asked(dataset)(packed)
 
-    def look(scene: Scene) -> list[Job]:
+    def look(scene: Scene) -> list[PackJob]:
         kinds = [kind for kind in KINDS if missing(scene, kind)]
         if not kinds:
             return []
         info = raster_info(scene.image)
-        jobs = [Job.of_image(dataset, scene, info)] if "image" in kinds else []
+        jobs = [PackJob.of_image(dataset, scene, info)] if "image" in kinds else []
         if "label" in kinds and scene.label is not None:
             check_label(scene.label, info)
-            jobs.append(Job.of_label(dataset, scene, info.size))
+            jobs.append(PackJob.of_label(dataset, scene, info.size))
         return jobs
 
     per_scene = in_threads(look, scenes, description="headers", unit="scene", progress=progress)
@@ -139,11 +139,11 @@ def _as_asked(dataset: Dataset) -> Callable[[CachedArray], bool]:
     return lambda array: array.content.codec == dataset.cache_codec
 
 
-def _counting(bar: Bar, kind: Kind) -> Callable[[Job, int], None]:
+def _counting(bar: Bar, kind: Kind) -> Callable[[PackJob, int], None]:
     """Return a thread-safe counter of packed pixels of one kind, image or label."""
     lock = threading.Lock()
 
-    def told(job: Job, pixels: int) -> None:
+    def told(job: PackJob, pixels: int) -> None:
         if job.kind == kind:
             with lock:
                 bar.update(pixels)

@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Dataset, Scene
 
 from .files import (
     Candidates,
-    Named,
+    NamedScenes,
     assign_splits,
     data_root,
     files_under,
@@ -176,7 +176,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
     return candidates
 
 
-def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, ...]]:
+def _named(config: PotsdamConfig, present: set[str]) -> tuple[NamedScenes, tuple[str, ...]]:
     if config.split != "standard":
         return _by_names(config.split, present)
     standard = (*POTSDAM_TRAIN, *POTSDAM_TEST)
@@ -197,10 +197,10 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
             f"{len(of_part['train'])} of 24 training and {len(of_part['test'])} of 14 test scenes are there; "
             f"missing: {', '.join(missing)}",
         )
-    return Named(test=of_part["test"], train=of_part["train"]), notes
+    return NamedScenes(test=of_part["test"], train=of_part["train"]), notes
 
 
-def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str, ...]]:
+def _by_names(split: SplitByNames, present: set[str]) -> tuple[NamedScenes, tuple[str, ...]]:
     """Return the scenes that a recipe lists; published ones may be missing if some can validate."""
     lacking: list[str] = []
 
@@ -217,7 +217,7 @@ def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str,
     validation, test = existing("validation", _plain(split.validation)), existing("test", _plain(split.test))
     train = None if split.train is None else existing("train", _plain(split.train))
     note = f"{len(lacking)} scenes that dataset.split names are not there: {', '.join(lacking)}"
-    return Named(validation, test, train), (note,) if lacking else ()
+    return NamedScenes(validation, test, train), (note,) if lacking else ()
 
 
 def _scene(match: re.Match[str]) -> str:
@@ -258,7 +258,7 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
     itself = {name: name for name in pairs}
     split = FolderSplit(validation_share=config.validation_share)
     parts = parts_of(pairs, split, config.deals)
-    named = Named(validation=tuple(name for name, part in parts.items() if part == "validation"))
+    named = NamedScenes(validation=tuple(name for name, part in parts.items() if part == "validation"))
     splits = assign_splits({name: (name,) for name in pairs}, itself, named)
     scenes = tuple(
         Scene(name, root / image, root / label, name, splits[name]) for name, (image, label) in pairs.items()

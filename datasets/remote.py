@@ -8,7 +8,7 @@ from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import read_regular
 from segmenter.base.threads import in_threads
-from segmenter.raster.remote.buckets import Place, listing
+from segmenter.raster.remote.buckets import BucketPrefix, listing
 from segmenter.raster.remote.settings import RemotePath, note_state, open_bytes
 
 _MOST_BYTES = 1 << 28
@@ -22,7 +22,7 @@ def remote_files(root: Path, files: Path | None) -> list[str]:
     assert isinstance(root, RemotePath), "other folders are walked"
     if files is not None:
         return _asked(root, _lines(root, files), files)
-    place = Place.of(root.address)
+    place = BucketPrefix.of(root.address)
     if place is None:
         raise DatasetError(
             "dataset.root",
@@ -44,7 +44,7 @@ def _lines(root: RemotePath, source: Path) -> list[str]:
     names: dict[str, None] = {}
     beginnings = [f"{text.rstrip('/')}/" for text in (root.address.partition("?")[0], str(root))]
     beginnings += [begin.removeprefix("/vsicurl/") for begin in beginnings if begin.startswith("/vsicurl/")]
-    place = Place.of(root.address)
+    place = BucketPrefix.of(root.address)
     beginnings += [f"{place}/"] if place is not None else []
     for number, line in enumerate(_text(source).splitlines(), 1):
         name = line.strip()
@@ -75,7 +75,7 @@ def _text(source: Path) -> str:
     except OSError as error:
         raise DatasetError("dataset.files", f"cannot read {source}: {error}") from None
     except UnicodeDecodeError:
-        raise DatasetError("dataset.files", expected=f"a text in UTF-8, {source} is none") from None
+        raise DatasetError("dataset.files", expected=f"UTF-8 text, {source} is not") from None
 
 
 def _asked(root: RemotePath, names: list[str], files: Path) -> list[str]:

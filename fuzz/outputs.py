@@ -11,7 +11,7 @@ from fuzz.target import Facts, digest
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
-from segmenter.mapping.folder.journal import Entry, Journal, damage, file_facts
+from segmenter.mapping.folder.journal import Journal, JournalEntry, damage, file_facts
 from segmenter.mapping.folder.partial import PartialMap
 from segmenter.mapping.outputs.codes import CODES, VALUES
 from segmenter.raster import RasterSpec, write_raster
@@ -31,7 +31,7 @@ def make_journal(folder: Path) -> None:
         facts = {"file": f"{name}.tif", "bytes": 7, "mtime_ns": 8, "sample": "9", "header": "0"}
         options = {"tile": 64, "part": [0, 0, 9, 9], "outputs": ["map"], "nodata": 255}
         run = {"name": "run", "checksum": "0123"}
-        journal.append(Entry(name, f"in/{name}.tif", facts, run, options, outputs))
+        journal.append(JournalEntry(name, f"in/{name}.tif", facts, run, options, outputs))
 
 
 def read_journal(file: Path) -> Facts:
@@ -44,7 +44,7 @@ def read_journal(file: Path) -> Facts:
             entry.difference(entry)
             entry.extends(entry)
             facts.append(digest(asdict(entry)))
-    journal.append(Entry("d", "in/d.tif", {}, {}, {}, {}))
+    journal.append(JournalEntry("d", "in/d.tif", {}, {}, {}, {}))
     if Journal(file.parent).find("d") is None:
         raise AssertionError("an entry that was added is not found")
     return facts

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.version import __version__ as __version__
+from segmenter.extras import strategies as strategies  # registers them for recipes
 
 if TYPE_CHECKING:
     from segmenter.api.diagnosing import Coverage as Coverage

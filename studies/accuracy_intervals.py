@@ -3,7 +3,7 @@
     python -m studies.accuracy_intervals [--draws 2000] [--seeds 100]
 
 Each line has maps of equal areas, 95 and 80 % right where nothing else is said. A class is a stratum, and each
-pixel's reference class is drawn once with its map's accuracy. Samples are drawn by the program's own `Tally`,
+pixel's reference class is drawn once with its map's accuracy. Samples are drawn by the program's own `StratumTally`,
 `Reservoirs` and `estimates`; "drawn alike" draws the pixels of a stratum with one probability, as was done
 before. The last line runs `accuracy sample` and `accuracy estimate` on two files, pixels of 1 m and of 10 m, for
 `--seeds` seeds; 0 leaves it out.
@@ -26,11 +26,11 @@ from rasterio.transform import from_origin
 
 from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.covers import Reservoirs
-from segmenter.extras.accuracy.estimators import Estimates, Figure, Sample, estimates
+from segmenter.extras.accuracy.estimators import Estimates, Estimate, PointSample, estimates
 from segmenter.extras.accuracy.request import SampleRequest
-from segmenter.extras.accuracy.sampling import Plan, sample
+from segmenter.extras.accuracy.sampling import SamplePlan, sample
 from segmenter.extras.accuracy.tables import read_labelled
-from segmenter.extras.accuracy.tally import Sizes, Tally
+from segmenter.extras.accuracy.tally import PixelSizes, StratumTally
 from segmenter.grid.geometry import Window
 from segmenter.raster.pixel_areas import PixelAreas
 
@@ -95,14 +95,14 @@ class Drawing:
     """Samples of maps, by area or alike."""
 
     maps: Made
-    tally: Tally
+    tally: StratumTally
     points_H: NDArray[np.int64]
     by_area: bool
 
     @staticmethod
     def of(maps: Made, plan: Any, *, by_area: bool) -> Drawing:
         """Return samples of the points `plan(tally)` of each stratum."""
-        tally = Tally(Sizes(maps.areas), np.zeros(maps.classes, np.int64), np.zeros(maps.classes))
+        tally = StratumTally(PixelSizes(maps.areas), np.zeros(maps.classes, np.int64), np.zeros(maps.classes))
         for ids, areas in zip(maps.mapped, maps.areas, strict=True):
             tally.add(ids, ids, areas.of(window_of(ids)))
         return Drawing(maps, tally, plan(tally), by_area)
@@ -125,7 +125,7 @@ class Drawing:
             reference[of] = maps.reference[number][0, pixels.col[of]]
         names = tuple(map(str, range(maps.classes)))
         probability = chances.of(pixels.stratum, size) if self.by_area else None
-        found = Sample(
+        found = PointSample(
             classes=names,
             strata=names,
             area_H=tally.area_H,
@@ -140,7 +140,7 @@ class Drawing:
         return estimates(found)
 
 
-def holds(figure: Figure, truth: float) -> bool:
+def holds(figure: Estimate, truth: float) -> bool:
     """Return whether an interval holds the truth."""
     return figure.low <= truth <= figure.high
 
@@ -163,9 +163,9 @@ def coverage(maps: Made, plan: Any, draws: int, *, by_area: bool) -> NDArray[np.
 def proportional(points: int) -> Any:
     """Return a plan in proportion to area."""
 
-    def plan(tally: Tally) -> NDArray[np.int64]:
+    def plan(tally: StratumTally) -> NDArray[np.int64]:
         spread = np.full(len(tally.area_H), 0.4)
-        return Plan(tally.area_H, tally.pixels_H, spread, "proportional").points(points)
+        return SamplePlan(tally.area_H, tally.pixels_H, spread, "proportional").points(points)
 
     return plan
 

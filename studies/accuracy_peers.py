@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.random import Generator
 
-from segmenter.extras.accuracy.estimators import Figure, Sample, estimates
+from segmenter.extras.accuracy.estimators import Estimate, PointSample, estimates
 
 _TABLES = 1000
 
@@ -30,7 +30,7 @@ def main() -> None:
         print(f"{name}, {_TABLES} tables: " + ", ".join(f"{key} {value:.1e}" for key, value in worst.items()))
 
 
-def _sample(rng: Generator, strata: int, classes: int, *, alike: bool) -> Sample:
+def _sample(rng: Generator, strata: int, classes: int, *, alike: bool) -> PointSample:
     """Return a random sample of 2 to 60 points a stratum; `alike`: strata are the mapped classes."""
     points_H = rng.integers(2, 61, strata)
     stratum_N = np.repeat(np.arange(strata), points_H)
@@ -39,13 +39,13 @@ def _sample(rng: Generator, strata: int, classes: int, *, alike: bool) -> Sample
     reference_N = np.where(right_N, mapped_N, rng.integers(0, classes, len(stratum_N)))
     pixels_H = rng.integers(100, 1_000_000, strata)
     names = tuple(map(str, range(classes)))
-    return Sample(
+    return PointSample(
         names, tuple(map(str, range(strata))), pixels_H.astype(float), None if alike else pixels_H,
         stratum_N, mapped_N, reference_N, np.ones(len(stratum_N)), np.full(classes, np.nan),
     )  # fmt: skip
 
 
-def _both(name: str, ours: Figure, value: float, error: float):
+def _both(name: str, ours: Estimate, value: float, error: float):
     yield name, ours.value, value
     yield f"error of {name}", ours.se, error
 

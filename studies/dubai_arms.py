@@ -4,7 +4,7 @@ Arms: `scratch` is `configs/dubai.yaml`; `tuned` the same with what helped `conf
 costs no time, colours left alone and averaged weights; `pretrained` is that recipe with the plan's presence
 and class weights, as it was compared; `smp` the U-Net of
 segmentation_models_pytorch with the same weights and recipe (`studies.smp_unet`, in a Python of its own:
-`--smp-python`). One tile of the five is held out and scored whole, as `datasets stitch` joins its parts.
+`--smp-python`). One tile of the five is held out and scored whole, as `segmenter stitch` joins its parts.
 
     python -m studies.dubai_arms --dubai DIR --smp-python ENV/bin/python     all runs, one by one
     python -m studies.dubai_arms --page                                      the table of docs/results.md

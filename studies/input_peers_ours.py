@@ -1,6 +1,6 @@
 """Arms of `studies.input_peers` of this project: what `train.py` feeds a step with.
 
-In place: the files as they lie. Packed: after `python -m datasets pack`, which is timed apart. An epoch goes
+In place: the files as they lie. Packed: after `segmenter pack`, which is timed apart. An epoch goes
 before what is timed: in the first, each file is looked at more closely, or each pack's checksums are taken.
 """
 

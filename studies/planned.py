@@ -38,7 +38,7 @@ MADE = {
     "potsdam": ["--scenes", "9", "--seed", "1", "--size", "1024"],
     "naic2020": ["--scenes", "300", "--seed", "1"],
 }
-"""Look-alikes, and the options of `datasets make` that make them."""
+"""Look-alikes, and the options of `segmenter make` that make them."""
 RESULTS = Path("studies/results/planned")
 PAGE, MARK = Path("studies/planned.md"), "<!-- table: python -m studies.planned page -->"
 _TEMPLATE = "configs/folder.yaml"
@@ -139,7 +139,7 @@ def _step_seconds(recipe: Any) -> float:
     """Return processor seconds of a step, on made tiles, after the calls that compile."""
     import tensorflow as tf
 
-    from datasets.commands.gpu.step import made_stack, step_parts
+    from segmenter.training.timing import made_stack, step_parts
     from segmenter.devices.strategy import make_devices
     from segmenter.training.step import make_steps
 

@@ -1,6 +1,6 @@
 """Labels spoiled on purpose, and how many of them `segmenter review` shows first.
 
-    python -m datasets make potsdam DATA --scenes 12 --seed 1 --size 768
+    segmenter make potsdam DATA --scenes 12 --seed 1 --size 768
     python -m studies.review spoil DATA OUT       a copy with 2 % of its labelled area spoiled
     python train.py studies/review_made.yaml --set dataset.root=OUT --run RUN
     python -m studies.review measure RUN DATA --seeds 1 2 3 --results FILE.json
@@ -46,11 +46,11 @@ from segmenter.config.reading import load_recipe
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.extras.review.held_out import Cells
 from segmenter.extras.review.findings import findings
-from segmenter.extras.review.held_out import WANTED, Judged, LabelledJob, judges_of, runs_of, tiling_of
+from segmenter.extras.review.held_out import WANTED, ScoredScene, LabelledJob, judges_of, runs_of, tiling_of
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.loading import load_predictor
-from segmenter.inference.predictor import Finished, Mapped, classify_all
+from segmenter.inference.predictor import Finished, MappedWindow, classify_all
 from segmenter.raster import LabelRaster, quiet_gdal
 
 SIDE, SHARE, LEAST = 64, 0.02, 0.1
@@ -168,7 +168,7 @@ def held_out(run: Path, data: Path, every: int) -> list[Held]:
         jobs = (LabelledJob(judge, scene) for scene in judge.scenes[::every])
         for event in classify_all(jobs, tiling_of(judge.run, predict), predict):
             job = event.job
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 shape = (job.info.size.height, job.info.size.width)
                 if job.scene.name not in arrays:
                     classes = len(judge.run.classes)
@@ -201,7 +201,7 @@ def by_review(scenes: list[Held], side: int) -> tuple[list[Shown], float]:
     for each in scenes:
         cells = Cells(each.info.size, side, each.probabilities.shape[-1])
         cells.add(Window.of(each.info.size), each.label, each.likely, each.probabilities)
-        all_judged.append(Judged(each.judge, each.scene, each.info, cells, cells.counts()))
+        all_judged.append(ScoredScene(each.judge, each.scene, each.info, cells, cells.counts()))
         of[id(all_judged[-1])] = each
     found = findings(all_judged, scenes[0].probabilities.shape[-1], 10**9)
     labelled = sum(int((each.label != IGNORE).sum()) for each in scenes)

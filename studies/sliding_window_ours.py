@@ -16,7 +16,7 @@ from segmenter.devices.setup import load_tensorflow
 from segmenter.base.errors import run_script
 from segmenter.grid.geometry import Size
 from segmenter.inference.blending import Blend
-from segmenter.inference.memory import Choice, Needs, plan_tiling
+from segmenter.inference.memory import ComputingChoice, Needs, plan_tiling
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Tiling
 from segmenter.model.normalisation import Normalisation
@@ -64,7 +64,7 @@ def _tiling(task: Task, model: Any) -> Tiling:
     with open_raster(Path(task.source)) as raster:
         sizes = [raster.info.size]
     needs = Needs(network_geometry(model), CLASSES, BANDS, ExtraOutputs(), usual=256)
-    return plan_tiling(sizes, needs, Choice(task.mode, memory=task.memory))[0]
+    return plan_tiling(sizes, needs, ComputingChoice(task.mode, memory=task.memory))[0]
 
 
 if __name__ == "__main__":

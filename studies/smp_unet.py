@@ -44,7 +44,7 @@ from segmenter.raster import LabelRaster, open_raster
 from segmenter.grid.scenes import Dataset
 from segmenter.base.threads import Prefetch
 from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.training.prepare import Tiles, class_weights, epoch_plan, prepare_tiles
+from segmenter.training.prepare import TrainingTiles, class_weights, epoch_plan, prepare_tiles
 
 _ENCODER = "tu-tf_efficientnet_lite0"
 _MEAN, _STD = 127.0, 128.0
@@ -147,7 +147,7 @@ def _difference(published: Any, encoder: Any) -> float:
 # --------------------------------------------------------------------------------------- training
 
 
-def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: float) -> int:
+def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: TrainingTiles, seconds: float) -> int:
     """Train for so much processor time of this process; the steps done."""
     loader = BatchLoader(recipe, tiles.index, tiles.store, tiles.statistics)
     names = dataset.classes.names
@@ -206,7 +206,7 @@ class _Averaged:
         torch._foreach_copy_(self._values, self._averages)
 
 
-def _batches(loader: BatchLoader, recipe: Recipe, dataset: Dataset, tiles: Tiles) -> Iterator[Batch]:
+def _batches(loader: BatchLoader, recipe: Recipe, dataset: Dataset, tiles: TrainingTiles) -> Iterator[Batch]:
     epoch = 0
     while True:
         plan = epoch_plan(recipe, tiles.index, dataset.classes.names, epoch)

@@ -73,12 +73,12 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 
 def _measured(recipe: Recipe, devices: Devices, delays: Any) -> tuple[tuple[int, ...], list[float]]:
-    from segmenter.extras.unequal_cards.measured import Probe, measured
+    from segmenter.extras.unequal_cards.measured import TimingProbe, measured
 
     def slowed(loss: Any, device: str) -> Any:
         return _waiting(loss, [delays[devices.names.index(device)]])
 
-    probe = Probe(recipe, _BANDS, "uint8", _CLASSES, changed=slowed)
+    probe = TimingProbe(recipe, _BANDS, "uint8", _CLASSES, changed=slowed)
     return measured(probe, devices.names, recipe.training.global_batch, 1)
 
 

@@ -14,11 +14,14 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
+from datasets.commands.tools import TOOLS
 from datasets.folder import load_folder
-from segmenter.config.datasets import FolderConfig
+from segmenter.config.datasets import DATASET_KINDS, FolderConfig
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.reading import default_recipe, flat_settings, load_recipe
+from segmenter.config.recipe import Recipe
 from segmenter.diagnosis import data
 from segmenter.sampling.forecast import Outlook
 from tests.helpers.messages import messages
@@ -186,6 +189,66 @@ def test_every_key_and_option_is_explained() -> None:
     ]
     assert len(rows) > 250
     assert [row[0] for row in rows if not row[-1]] == []
+
+
+POINTING = {
+    *("also", "as", "at", "beside", "by", "for", "in", "its", "of", "on"),
+    *("than", "that", "their", "to", "what", "when", "where", "which", "whose", "with"),
+}
+"""Openings that point to words before them: an option, a key and a title are read without any."""
+
+
+def _keys(section: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield each key of a section, and of the sections in it, with its text."""
+    for name, field in section.model_fields.items():
+        if field.description:
+            yield f"{section.__name__}.{name}", field.description
+        if inner := reference._section_of(field.annotation):
+            yield from _keys(inner)
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    yield from TOOLS.items()
+    yield from re.findall(r"^\*\*(\w+)\*\*: (.*)$", reference.options_page(), re.MULTILINE)
+    for line in reference.options_page().splitlines():
+        if line.startswith("|`"):
+            name, text = re.split(r"(?<!\\)\|", line.strip("|"))
+            yield name, text
+
+
+TEXTS = {".py", ".md", ".yaml", ".toml", ".ipynb"}
+
+
+def test_tools_have_one_spelling() -> None:
+    """Old spellings stand only in the changelog, and in the modules that lead from them to the tools."""
+    old = re.compile(r"python -m (?:datasets|segmenter)\b|segmenter (?:datasets|vectorise)\b|`vectorise`")
+    folders = (
+        *("benchmarks", "configs", "datasets", "docs", "fuzz"),
+        *("segmenter", "studies", "tests", "website"),
+    )
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in TEXTS]
+    paths += [
+        path for path in ROOT.iterdir() if path.suffix in TEXTS or path.name in ("Makefile", "Dockerfile")
+    ]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    del texts["CHANGELOG.md"]
+    found = {
+        name for name, text in texts.items() if old.search(text) and not text.startswith('"""Old spelling')
+    }
+    assert found == {"datasets/commands/tools.py", "tests/test_documents.py"}
+
+
+def _titles() -> Iterator[tuple[str, str]]:
+    for page in PAGES[:3] + sorted((ROOT / "docs").glob("*.md")):
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        yield from ((page.name, title) for title in re.findall(r"^#+ (?:\d+\. )?(.*)$", text, re.MULTILINE))
+
+
+def test_options_keys_and_titles_are_phrases_of_their_own() -> None:
+    sections = (Recipe, *DATASET_KINDS.values(), *MODEL_KINDS.values())
+    texts = [*_options(), *_titles(), *(row for section in sections for row in _keys(section))]
+    assert len(texts) > 600
+    assert [row for row in texts if re.split(r"\W", row[1].lower(), maxsplit=1)[0] in POINTING] == []
 
 
 FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}

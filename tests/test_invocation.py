@@ -21,7 +21,7 @@ import pytest
 
 from datasets.commands import main
 from datasets.commands import recipes as ready
-from datasets.commands.tools import TOOLS
+from datasets.commands.tools import TOOLS, module_of
 from datasets.commands.train import main as train
 from datasets.commands.train_options import TrainOptions
 from segmenter.base import invocation
@@ -61,9 +61,23 @@ def test_every_tool_answers_under_its_name_and_names_no_module(tool: str, capsys
     assert "python -m" not in said
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_usual_calls_of_a_tool_can_be_typed(tool: str) -> None:
+    parser = module_of(tool)._parser()
+    assert len(parser.calls) > 1
+    for words in parser.calls:
+        parser.parse_args(shlex.split(words))
+        assert f" {words}\n" in parser.format_help() or f" {words} " in parser.format_help()
+
+
+def _tools(said: str) -> str:
+    """Return the list of tools in the help text of the command."""
+    return said.partition("\ntools:\n")[2].partition("\nusual calls:\n")[0]
+
+
 def test_the_command_lists_its_tools(capsys: Any) -> None:
     assert main([]) == 2
-    listed = [line.split()[0] for line in capsys.readouterr().err.partition("tools:\n")[2].splitlines()]
+    listed = [line.split()[0] for line in _tools(capsys.readouterr().err).splitlines()]
     assert listed == list(TOOLS)
     with pytest.raises(SystemExit) as end:
         main(["tain"])
@@ -176,7 +190,7 @@ def test_kill_ends_an_installed_tool_as_it_ends_one_of_a_clone(
 def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     main([])
-    assert capsys.readouterr().err.partition("\ntools:\n")[2].rstrip() in page
+    assert _tools(capsys.readouterr().err).rstrip() in page
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for_users = {"report", "pretrained", "vectors", "remote", "cluster", "export", "notebook", "completion"}
     assert extras.keys() >= {"cpu", "gpu", *for_users}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from datasets.commands.tools import TOOLS, module_of
+from segmenter.config.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ROOT / "datasets" / "commands"
@@ -84,9 +85,8 @@ LIGHT_MODULES = {
 
 
 def _sources() -> dict[str, Path]:
-    """Module name → file, of everything but the tests."""
+    """Module name → file, of everything but the tests; the scripts are modules of `datasets.commands`."""
     files = [path for folder in FOLDERS[:-1] for path in (ROOT / folder).rglob("*.py")]
-    files += [ROOT / script for script in SCRIPTS]
     return {_module(path): path for path in files}
 
 
@@ -244,14 +244,18 @@ def test_all_commands_are_in_one_folder() -> None:
         for other in _ours(name, types=True)
         if room_of(other) == "commands" and room_of(name) != "commands"
     }
-    assert above == {
-        "datasets.__main__ imports datasets.commands",
-        "datasets.start.timing imports datasets.commands.gpu.step",
-    }
+    assert above == {"datasets.__main__ imports datasets.commands"}
 
 
 READS = ("add_options", "add_commands", "parsed", "parsed_command")
 """Functions of `base.options` that make a parser and read with it."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_of_the_clone_is_the_module_of_the_command(script: str) -> None:
+    """One file with two names, so that who opens it first sees the stages, and the wheel has them too."""
+    assert (COMMANDS / script).resolve() == ROOT / script
+    assert len((ROOT / script).read_text(encoding="utf-8").splitlines()) <= 80
 
 
 def test_each_tool_is_a_module_of_its_name() -> None:
@@ -301,9 +305,40 @@ SEAM = {"segmenter.mapping.call", "segmenter.mapping.finisher"}
 """A call has finishers, and a finisher's methods take the call, which it imports for the type only."""
 
 
+def test_the_core_names_no_strategy_of_an_extra() -> None:
+    """An extra registers its name and rules; `distribution.tpu` is a setting's name in recipes."""
+    registered = set(STRATEGIES) - {
+        "auto",
+        "one_device",
+        "mirrored",
+        "multi_worker_mirrored",
+        "central_storage",
+    }
+    assert registered == {"parameter_server", "tpu"}
+    named = {
+        f"{name}: {node.value}"
+        for name in LIBRARY
+        if room_of(name) in ARROWS
+        for node in ast.walk(_trees()[name])
+        if isinstance(node, ast.Constant) and node.value in registered
+    }
+    assert named == set()
+
+
 def test_modules_have_no_circle_also_of_types() -> None:
     assert {name for name in SOURCES if name in _reached(name)} == SEAM
     assert "segmenter.mapping.call" not in _imported("segmenter.mapping.finisher")
+
+
+def test_a_public_class_has_one_owner() -> None:
+    """Two classes of one name would be told apart only by their imports."""
+    owners: dict[str, list[str]] = {}
+    for module in OURS:
+        for node in _trees()[module].body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(module)
+    assert len(owners) > 300
+    assert {name: modules for name, modules in owners.items() if len(modules) > 1} == {}
 
 
 def test_the_package_is_listed_on_one_screen() -> None:
@@ -333,7 +368,6 @@ def test_tensorflow_is_imported_only_where_it_computes() -> None:
 
 def test_everything_else_is_imported_without_tensorflow() -> None:
     light = [name for name in OURS if not _may_use_tensorflow(name)]
-    light += [name.removesuffix(".py") for name in SCRIPTS]
     code = (
         f"import sys\nfor name in {light!r}:\n    __import__(name)\n"
         "    loaded = {'tensorflow', 'keras'} & set(sys.modules)\n"

@@ -17,7 +17,7 @@ from datasets.commands import call as datasets_main
 from datasets.start.names import pair, patterns_of
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import alone_at, alone_writing, write_whole, written_whole
-from segmenter.extras.review.places import Place, write_table
+from segmenter.extras.review.places import ReviewPlace, write_table
 from segmenter.grid.geometry import Window
 from segmenter.mapping.folder.state import of_one_run
 from segmenter.raster import RasterSpec, read_label, write_raster
@@ -168,7 +168,7 @@ def test_no_cell_of_a_table_is_a_formula(texts: list[str]) -> None:
         patch.setattr("segmenter.extras.review.places.write_whole", lambda _, text: written.append(text))
         formulas = [f"{start}{texts[0]}" for start in ("=", "+", "-", "@", "\t=", " =", "＝")]
         columns = {"label": [*texts, *formulas], "wrong": [-1.5] * (len(texts) + len(formulas))}
-        places = [Place(text, SimpleNamespace(), Window(0, 0, 1, 1)) for text in columns["label"]]
+        places = [ReviewPlace(text, SimpleNamespace(), Window(0, 0, 1, 1)) for text in columns["label"]]
         write_table(places, columns, Path("review.csv"))
     rows = list(csv.reader(io.StringIO(written[0].decode(), newline="")))[1:]
     cells = [cell for row in rows for cell in (row[1], row[6])]

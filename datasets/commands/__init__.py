@@ -53,6 +53,11 @@ def _parser() -> ToolParser:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.calls = {
+        "start data/mine": "plan a recipe for your images and labels",
+        "train mine.yaml": "train a model, into runs/mine",
+        "predict runs/mine scenes/ --output maps/": "map images with it",
+    }
     parser.add_argument("tool", choices=TOOLS, metavar="TOOL", help="one of the tools below")
     parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     return parser

@@ -109,12 +109,19 @@ def _labelled(request: EstimateRequest) -> tuple[Any, str]:
 
 
 _COMMANDS = {
-    "sample": Command("random points of class maps, to be labelled", SampleRequest, _sample),
+    "sample": Command("draw random points of class maps, to be labelled", SampleRequest, _sample),
     "estimate": Command(
-        "accuracy and areas with intervals, from labelled points", EstimateRequest, _estimate
+        "estimate accuracy and areas, with intervals, from labelled points", EstimateRequest, _estimate
     ),
 }
 
 
+_CALLS = {
+    "sample maps/ --points 600 --output points.gpkg": "draw points, to be labelled in QGIS",
+    "estimate points.gpkg --report accuracy.html": "accuracy and areas from the labelled points",
+    "estimate points.csv --areas areas.csv --unit ha --json": "from plain tables, as JSON",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("accuracy", __doc__, commands=_COMMANDS)
+    return tool_parser("accuracy", __doc__, commands=_COMMANDS, calls=_CALLS)

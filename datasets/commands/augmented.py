@@ -18,9 +18,9 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(RecipeOptions):
-    output: Path = option(..., "the PNG to write", "FILE.png")
-    tiles: int = option(4, "rows (default: 4)", "N", least=1)
-    draws: int = option(3, "of each tile (default: 3)", "N", least=1)
+    output: Path = option(..., "PNG picture to write", "FILE.png")
+    tiles: int = option(4, "number of tiles to draw, each in a row (default: 4)", "N", least=1)
+    draws: int = option(3, "number of random augmentations drawn of each tile (default: 3)", "N", least=1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,5 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "configs/mine.yaml --output tiles.png": "four tiles, each with three augmentations",
+    "configs/mine.yaml --output tiles.png --tiles 8 --draws 5": "more tiles and more augmentations",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("augmented", __doc__, _Options)
+    return tool_parser("augmented", __doc__, _Options, calls=_CALLS)

@@ -16,8 +16,13 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    run: Path = option(..., "run directory", "RUN", positional=True)
-    root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
+    run: Path = option(..., "run directory whose probabilities are calibrated", "RUN", positional=True)
+    root: str | None = option(
+        None,
+        "folder of the run's images and labels, if they were moved since the training",
+        "FOLDER",
+        path=True,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "runs/mine": "write calibration.json into the run",
+    "runs/mine --root /data/mine": "with the images and labels in a new place",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("calibrate", __doc__, _Options)
+    return tool_parser("calibrate", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from .options import ClusterRecipeOptions
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(ClusterRecipeOptions):
-    all: bool = option(False, "print every finding and file, not only the first")
-    json: bool = option(False, "print findings as one JSON object on stdout")
+    all: bool = option(False, "print every finding and file (default: the first of each kind)")
+    json: bool = option(False, "print the findings as one JSON object on stdout, all other text on stderr")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,5 +61,11 @@ def _audit(given: _Options) -> tuple[str, dict[str, Any], list[SegmenterError]]:
     return report.text(everything=given.all, fits=not unmet), report.to_dict(), unmet
 
 
+_CALLS = {
+    "configs/mine.yaml": "check every file, label value and leak between splits",
+    "configs/mine.yaml --all": "print every finding",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("check", __doc__, _Options)
+    return tool_parser("check", __doc__, _Options, calls=_CALLS)

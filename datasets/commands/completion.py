@@ -17,7 +17,9 @@ from .tools import TOOLS, module_of
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(..., "whose script to print", positional=True)
+    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(
+        ..., "shell to print the script for", positional=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,5 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "bash": "for bash: append it to ~/.bashrc, or source it there",
+    "zsh": "for zsh",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("completion", __doc__, _Options)
+    return tool_parser("completion", __doc__, _Options, calls=_CALLS)

@@ -20,9 +20,13 @@ _NO_NAMES = ("", "__metadata__")
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    file: Path = option(..., "a .pth, .pt or .ckpt file of torch.save", positional=True)
-    out: Path = option(..., "a .safetensors file to write; must not be there yet", positional=True)
-    prefix: str = option("", "take only tensors whose names begin so, and leave it out of them")
+    file: Path = option(
+        ..., "PyTorch checkpoint to read: a .pth, .pt or .ckpt file of torch.save", positional=True
+    )
+    out: Path = option(..., ".safetensors file to write, which must not exist", positional=True)
+    prefix: str = option(
+        "", "take only tensors whose names begin with PREFIX, and drop it from the names (default: take all)"
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,6 +56,12 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "encoder.pth encoder.safetensors": "all tensors of a file",
+    "moco.pth encoder.safetensors --prefix module.encoder_q.": "tensors of one of the networks in the file",
+}
+
+
 def _parser() -> ToolParser:
     about = "Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run."
-    return tool_parser("convert-weights", about, _Options)
+    return tool_parser("convert-weights", about, _Options, calls=_CALLS)

@@ -1,4 +1,4 @@
-"""Which classes batches hold, at random and as planned, and what limits it."""
+"""Diagnose the class coverage of batches, at random and as planned, and what limits it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,26 @@ _STDOUT = Path("-")
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(ClusterRecipeOptions):
-    all: bool = option(False, "also classes, scales, other samplings, what would help")
-    split: Literal["train", "validation", "test"] = option("train", "scenes to diagnose (default: train)")
-    batch: str | None = option(
-        None, "global batch sizes (default: 16,32,64,128 and the recipe's own)", "N,N,…"
+    all: bool = option(False, "print also the classes, scales, other ways of sampling, and what would help")
+    split: Literal["train", "validation", "test"] = option(
+        "train", "scenes to diagnose, by their part in the split (default: train)"
     )
-    run: Path | None = option(None, "a run whose steps to set beside the plan", "DIR")
-    report: Path | None = option(None, "write all of it as one HTML page", "FILE.html")
+    batch: str | None = option(
+        None,
+        "sizes of the global batch to diagnose, in tiles (default: 16,32,64,128 and the recipe's own)",
+        "N,N,…",
+    )
+    run: Path | None = option(
+        None, "run directory of a training whose steps are compared with the plan", "DIR"
+    )
+    report: Path | None = option(
+        None, "HTML page to write with the whole diagnosis (default: none)", "FILE.html"
+    )
     json: Path | None = option(
-        None, "write all of it as JSON; without FILE on stdout", "FILE.json", alone=_STDOUT
+        None,
+        "JSON file to write with the whole diagnosis; without FILE.json it is printed on stdout",
+        "FILE.json",
+        alone=_STDOUT,
     )
 
 
@@ -112,5 +123,12 @@ def _batches(text: str | None, own: int) -> list[int]:
     return sorted(sizes)
 
 
+_CALLS = {
+    "configs/mine.yaml": "classes in random and in planned batches",
+    "configs/mine.yaml --all --report coverage.html": "all of it, also as a page",
+    "configs/mine.yaml --batch 8,16,32": "for other batch sizes",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("coverage", __doc__, _Options)
+    return tool_parser("coverage", __doc__, _Options, calls=_CALLS)

@@ -16,7 +16,7 @@ from segmenter.base.options import option, parsed
 from segmenter.base.terminal import aligned, say
 from segmenter.runs.checkpoints import checkpoints
 
-from .demo_facts import ABOUT, HEAD, Facts, next_commands
+from .demo_facts import ABOUT, HEAD, DemoFacts, next_commands
 from .frame import tool_parser
 from .recipes import ready_made
 from .tools import module_of
@@ -28,9 +28,13 @@ _THREADS = "2"
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    folder: Path = option(Path("demo"), "new folder to write (default: demo)", "DIR", positional=True)
-    seed: int = option(1, "of imagery and training (default: 1, which the README speaks of)", "N", least=0)
-    resume: bool = option(False, "go on with a demo that was stopped or killed")
+    folder: Path = option(
+        Path("demo"), "folder to write, which must not exist (default: demo)", "DIR", positional=True
+    )
+    seed: int = option(
+        1, "seed of the imagery and the training (default: 1, whose result the README states)", "N", least=0
+    )
+    resume: bool = option(False, "go on with a demo that was stopped or killed, in the folder that it wrote")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +80,7 @@ def _show(folder: Path, seconds: float) -> None:
 
     from .demo_page import demo_page
 
-    facts = Facts.of(folder)
+    facts = DemoFacts.of(folder)
     say("\n".join(["", *aligned(HEAD, facts.rows()), "", *ABOUT]))
     page = folder / _PAGE
     write_whole(page, demo_page(folder, facts).encode())
@@ -84,8 +88,14 @@ def _show(folder: Path, seconds: float) -> None:
     say("\n".join(["next, with your own data:", *(f"  {command}" for command, _ in next_commands())]))
 
 
+_CALLS = {
+    "": "make imagery, train, map, and write the page demo/index.html",
+    "try --seed 2": "the same in the folder try, with other imagery",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("demo", __doc__, _Options)
+    return tool_parser("demo", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

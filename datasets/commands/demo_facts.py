@@ -53,7 +53,7 @@ def next_commands() -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DemoFacts:
     """Coverage and scores of the demo's run.
 
     Attributes:
@@ -67,7 +67,7 @@ class Facts:
     iou: dict[str, float]
 
     @classmethod
-    def of(cls, folder: Path, run: str = "run", maps: str = "maps") -> Facts:
+    def of(cls, folder: Path, run: str = "run", maps: str = "maps") -> DemoFacts:
         """Read the log of a run and the scores of its maps."""
         from segmenter.runs.log import log_records
 
@@ -80,7 +80,7 @@ class Facts:
 
     def rows(self) -> list[list[str]]:
         """Return the rows of the table: coverage first, then scores, beside those of random batches."""
-        other = Facts(**SHUFFLED)
+        other = DemoFacts(**SHUFFLED)
         both = other, self
         return [
             [f"steps without a {RARE}", *(f"{each.lacking} of {each.steps}" for each in both)],

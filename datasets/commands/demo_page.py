@@ -13,14 +13,14 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
+    ClassCell,
     Head,
-    Named,
+    PageSection,
     Paragraph,
     PictureRow,
-    Pictures,
-    Points,
-    Section,
+    PictureRows,
     Table,
+    TermList,
     percent,
 )
 from segmenter.raster import LabelRaster, open_raster, read_label
@@ -28,24 +28,24 @@ from segmenter.runs.report.pictures import picture
 from segmenter.runs.run import load_run
 
 from .. import load_dataset
-from .demo_facts import ABOUT, HEAD, RARE, Facts, next_commands
+from .demo_facts import ABOUT, HEAD, RARE, DemoFacts, next_commands
 
 _WRONG = np.array((214, 39, 40), np.uint8)
 
 
-def demo_page(folder: Path, facts: Facts) -> str:
+def demo_page(folder: Path, facts: DemoFacts) -> str:
     """Return the page as HTML."""
     run = load_run(folder / "run")
     dataset = load_dataset(run.recipe)
-    legend = [Named(each.name, hex_colour(each.colour)) for each in run.classes.classes]
+    legend = [ClassCell(each.name, hex_colour(each.colour)) for each in run.classes.classes]
     rows = [_row(scene, folder, dataset) for scene in dataset.of("test")]
     table = Table("Coverage and scores", HEAD, facts.rows())
     sections = [
-        Section(
+        PageSection(
             "coverage", "What did the batches hold, and what came of it?", [table, *map(Paragraph, ABOUT)]
         ),
-        Section("maps", "Where is it right, and where wrong?", [Pictures(rows, legend)]),
-        Section("next", "Your own data: three commands", [Points(next_commands())]),
+        PageSection("maps", "Where is it right, and where wrong?", [PictureRows(rows, legend)]),
+        PageSection("next", "Your own data: three commands", [TermList(next_commands())]),
     ]
     lead = (
         f"{percent(facts.miou)} mIoU on {len(rows)} scenes that training never saw; each of {facts.steps} "

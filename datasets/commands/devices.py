@@ -20,8 +20,17 @@ from .frame import tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(SettingOptions):
-    recipe: Path | None = option(None, "whose devices and precision; default: all GPUs", positional=True)
-    logical_devices: int | None = option(None, "split the CPU into N", "N", among=range(1, 65))
+    recipe: Path | None = option(
+        None,
+        "YAML recipe whose devices and precision are reported (default: no recipe, all GPUs)",
+        positional=True,
+    )
+    logical_devices: int | None = option(
+        None,
+        "number of logical devices to split the CPU into, 1 … 64 (default: not split)",
+        "N",
+        among=range(1, 65),
+    )
 
     def __post_init__(self) -> None:
         if self.set and self.recipe is None:
@@ -70,5 +79,12 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
     return 0
 
 
+_CALLS = {
+    "": "GPUs of this machine, and why others are missing",
+    "configs/mine.yaml": "devices and batch of each that a training would use",
+    "configs/mine.yaml --logical-devices 4": "as if the CPU were four devices",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("devices", __doc__, _Options)
+    return tool_parser("devices", __doc__, _Options, calls=_CALLS)

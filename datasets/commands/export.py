@@ -54,6 +54,13 @@ def _said(written: Written) -> list[str]:
     return [*lines, f"  {facts['tiling']}"]
 
 
+_CALLS = {
+    "runs/mine --format onnx --output models/": "an ONNX model with normalisation inside",
+    "runs/mine --format onnx --profile deepness --output models/": "for the plug-in Deepness of QGIS",
+    "runs/mine --format savedmodel --output models/": "for TensorFlow without this program",
+}
+
+
 def _parser() -> ToolParser:
     about = "A run's model for other runtimes, checked with the runtime itself."
-    return tool_parser("export", about, ExportRequest, epilog=_EPILOG)
+    return tool_parser("export", about, ExportRequest, epilog=_EPILOG, calls=_CALLS)

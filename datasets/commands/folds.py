@@ -15,25 +15,26 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.raster import raster_info
 
 from .. import load_dataset
-from ..leaks import Seen, coarse_mask, find_leaks
+from ..leaks import AuditedScene, coarse_mask, find_leaks
+from .train_stages import TrainRequest
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
     from segmenter.grid.scenes import Dataset
-    from segmenter.training.ending import Outcome
+    from segmenter.training.ending import TrainingOutcome
 
     from .train_options import TrainOptions
 
 
 def train_folds(
-    given: TrainOptions, recipe: Recipe, train: Callable[..., Outcome], *, alone: bool
-) -> list[Outcome]:
+    given: TrainOptions, recipe: Recipe, train: Callable[[TrainRequest], TrainingOutcome], *, alone: bool
+) -> list[TrainingOutcome]:
     """Train each fold into its own run directory, and print the table of their scores.
 
     A fold that has a checkpoint goes on from it, so that the same command continues after any stop.
 
     Args:
-        train: trains by a command line and a recipe, with the scenes of a `sibling`.
+        train: trains one run.
         alone: False: the training is of several machines.
 
     Returns:
@@ -71,13 +72,13 @@ def train_folds(
             f"{counted(len(leaks), 'leak')} between folds, whose scores flatter: {leaks[0]}; "
             "dataset.split.group keeps scenes together"
         )
-    outcomes: list[Outcome] = []
+    outcomes: list[TrainingOutcome] = []
     for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
         begun = next((each for each in paths if each != path and has_checkpoint(each)), None)
         resumed = has_checkpoint(path)
         own_given = replace(given, run=path, resume=resumed, init_from=None if resumed else sources[fold - 1])
-        outcomes.append(train(own_given, own, sibling=begun))
+        outcomes.append(train(TrainRequest(own_given, own, sibling=begun)))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))
@@ -115,7 +116,7 @@ def _leaks(folds: Sequence[Dataset]) -> list[str]:
     found: dict[frozenset[str], str] = {}
     for fold in folds:
         seen = [
-            Seen(scene, None, known[scene.image], partial(coarse_mask, scene.image, fold.bands))
+            AuditedScene(scene, None, known[scene.image], partial(coarse_mask, scene.image, fold.bands))
             for scene in fold.scenes
             if scene.split != "test"
         ]

@@ -16,6 +16,7 @@ def tool_parser(
     tool: str,
     about: str,
     *options: type,
+    calls: Mapping[str, str],
     commands: Mapping[str, Command] | None = None,
     titles: Iterable[str] = (),
     **more: Any,
@@ -24,6 +25,7 @@ def tool_parser(
 
     Args:
         about: shown as it is written.
+        calls: usual calls: words behind the tool's name → what they do.
         titles: groups of options in the order of `--help`; others follow.
         more: further arguments of the parser.
     """
@@ -33,6 +35,7 @@ def tool_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **more,
     )
+    parser.calls = calls
     if commands is not None:
         return add_commands(parser, commands)
     return add_options(parser, *options, titles=titles)

@@ -17,11 +17,12 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(RecipeOptions):
-    steps: int = option(1000, "to feed at most (default: 1000)", "N", least=1)
-    minutes: float = option(0.5, "at most (default: 0.5)", "M", least=1e-9)
+    steps: int = option(1000, "largest number of steps to make batches for (default: 1000)", "N", least=1)
+    minutes: float = option(0.5, "time limit in minutes (default: 0.5)", "M", least=1e-9)
     need: float | None = option(
         None,
-        "of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
+        "tiles a second that one card takes in training (default: the most that an RTX 2080 Ti takes of "
+        "the recipe's model)",
         "TILES_PER_S",
         least=1e-9,
     )
@@ -47,8 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "configs/mine.yaml": "cost of a tile, and number of GPUs that the input feeds",
+    "configs/mine.yaml --need 400 --minutes 2": "for cards that train on 400 tiles a second",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("input", __doc__, _Options)
+    return tool_parser("input", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,21 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    kind: Literal["potsdam", "naic2020"] = option(..., "layout of the files", positional=True)
-    folder: Path = option(..., "folder to write to", "DIR", positional=True)
-    scenes: int = option(..., "number of scenes", "N", least=1)
-    seed: int = option(0, "the same seed gives the same files (default: 0)", "S")
-    size: int | None = option(None, "side of a scene (potsdam: 6000, naic2020: 256)", "PX", least=1)
-    round: int | None = option(None, "naic2020: 8 classes (1) or 15 (2)", among=(1, 2))
-    padded_names: bool = option(False, "potsdam: 02_10 instead of 2_10")
+    kind: Literal["potsdam", "naic2020"] = option(
+        ..., "published dataset whose layout of files is made", positional=True
+    )
+    folder: Path = option(..., "folder to write the imagery to", "DIR", positional=True)
+    scenes: int = option(..., "number of scenes to make", "N", least=1)
+    seed: int = option(0, "seed of the imagery; the same seed gives the same files (default: 0)", "S")
+    size: int | None = option(
+        None, "side of a scene in pixels (default: 6000 for potsdam, 256 for naic2020)", "PX", least=1
+    )
+    round: int | None = option(
+        None, "round of the contest, naic2020 only: 1 has 8 classes, 2 has 15 (default: 1)", among=(1, 2)
+    )
+    padded_names: bool = option(
+        False, "write numbers in names with two digits, potsdam only: 02_10 in place of 2_10"
+    )
 
     def __post_init__(self) -> None:
         if self.kind == "potsdam" and self.round is not None:
@@ -47,5 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "potsdam data/mine --scenes 6 --seed 1 --size 1024": "six small scenes in the layout of ISPRS Potsdam",
+    "naic2020 data/naic --scenes 500": "500 tiles in the layout of NAIC2020",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("make", __doc__, _Options)
+    return tool_parser("make", __doc__, _Options, calls=_CALLS)

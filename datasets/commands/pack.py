@@ -27,5 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "configs/mine.yaml": "decode all training scenes into the cache",
+    "configs/mine.yaml --workers 4": "in four processes (Dask)",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("pack", __doc__, ClusterRecipeOptions)
+    return tool_parser("pack", __doc__, ClusterRecipeOptions, calls=_CALLS)

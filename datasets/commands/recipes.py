@@ -19,8 +19,12 @@ _LOADERS = Path(__file__).parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    name: str | None = option(None, "recipe to copy (default: list them)", "NAME", positional=True)
-    file: Path | None = option(None, "to write (default: NAME.yaml)", "FILE.yaml", positional=True)
+    name: str | None = option(
+        None, "name of the recipe to copy (default: list all recipes)", "NAME", positional=True
+    )
+    file: Path | None = option(
+        None, "file to write the copy to (default: NAME.yaml)", "FILE.yaml", positional=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,5 +68,11 @@ def _first_line(path: Path) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
+_CALLS = {
+    "": "list all recipes",
+    "folder mine.yaml": "copy the recipe folder, to change it",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("recipes", __doc__, _Options)
+    return tool_parser("recipes", __doc__, _Options, calls=_CALLS)

@@ -1,4 +1,4 @@
-"""Which labels are wrong, and what to label next: `segmenter review RUN`.
+"""Labels that are probably wrong, and places to label next: `segmenter review RUN`.
 
 Labelled scenes are mapped by runs that did not learn from them: a folder of folds (`train --folds`), or one
 run's validation and test scenes. Places whose labels these maps contradict most come first: `review.csv`,
@@ -33,16 +33,48 @@ if TYPE_CHECKING:
 class ReviewRequest:
     """Options of a review."""
 
-    run: Path = option(..., "run directory, or folds", "RUN", positional=True)
-    unlabelled: tuple[str, ...] = option((), "write what to label next", "IMAGES", several=True, path=True)
-    output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
-    root: str | None = option(None, "its data, if moved", "FOLDER", path=True)
-    cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", least=1)
-    most: int | None = option(None, "findings (default: 200)", "N", least=1)
-    points: int | None = option(None, "places to label (default: 50)", "N", least=1)
-    apart: int | None = option(None, "between places (default: 256)", "PX", least=1)
-    insist: bool = option(False, "with --unlabelled: take other pixel types or units")
-    overwrite: bool = option(False, "replace results")
+    run: Path = option(
+        ..., "run directory, or a folder of folds made by `train --folds`", "RUN", positional=True
+    )
+    unlabelled: tuple[str, ...] = option(
+        (),
+        "images without labels in which the places to label next are proposed, in place of a review of "
+        "labels",
+        "IMAGES",
+        several=True,
+        path=True,
+    )
+    output: Path = option(Path("review"), "folder to write the results to (default: review)", "FOLDER")
+    root: str | None = option(
+        None,
+        "folder of the run's images and labels, if they were moved since the training",
+        "FOLDER",
+        path=True,
+    )
+    cell: int | None = option(
+        None,
+        "side of the square cells that are compared, in pixels (default: 16; with --unlabelled 128)",
+        "PX",
+        least=1,
+    )
+    most: int | None = option(None, "largest number of findings to list (default: 200)", "N", least=1)
+    points: int | None = option(
+        None, "number of places to propose, with --unlabelled (default: 50)", "N", least=1
+    )
+    apart: int | None = option(
+        None,
+        "least distance between proposed places, in pixels, with --unlabelled (default: 256)",
+        "PX",
+        least=1,
+    )
+    insist: bool = option(
+        False,
+        "accept images whose data type or range of values differs from the training's, with --unlabelled "
+        "(default: they are refused)",
+    )
+    overwrite: bool = option(
+        False, "replace results of an earlier review (default: existing files are an error)"
+    )
 
     def __post_init__(self) -> None:
         if self.cell is not None and self.cell < _LEAST_CELL:
@@ -165,8 +197,14 @@ def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path
             write(places, columns, files[ending])
 
 
+_CALLS = {
+    "runs/mine --output review": "list places where labels are probably wrong",
+    "runs/mine --unlabelled more/ --points 50 --output next": "propose 50 places to label next",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("review", __doc__, ReviewRequest)
+    return tool_parser("review", __doc__, ReviewRequest, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -54,22 +54,43 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    data: Path = option(..., "folder of images, and of labels", "DATA", positional=True)
-    labels: Path | None = option(None, "the labels: a folder, a file, a pattern as '*_lc.tif'", "LABELS")
-    output: Path | None = option(None, "recipe to write (default: DATA.yaml, here)", "FILE.yaml")
-    hours: float | None = option(None, "time that the training may take", "H", least=1e-9)
+    data: Path = option(
+        ...,
+        "folder of the images, and of the labels if --labels names no other place",
+        "DATA",
+        positional=True,
+    )
+    labels: Path | None = option(
+        None,
+        "labels of the images: a folder, one file, or a pattern such as '*_lc.tif' (default: found in DATA)",
+        "LABELS",
+    )
+    output: Path | None = option(None, "recipe to write (default: DATA.yaml in this folder)", "FILE.yaml")
+    hours: float | None = option(
+        None,
+        "time that the training may take, in hours (default: as many epochs as the tiles need)",
+        "H",
+        least=1e-9,
+    )
     like: Path | None = option(
         None,
-        "recipe or run whose split is taken over, so that its scenes keep their parts (default: a recipe of "
-        "the same data beside the one to write)",
+        "recipe or run whose split is taken over, so that its scenes keep their parts (default: a recipe "
+        "of the same data beside the one to write, if there is one)",
         "RECIPE|RUN",
     )
     gpus: tuple[int, ...] | None = option(
-        None, "cards to plan for (default: this machine)", "4x11GB", read=_gpus
+        None,
+        "GPUs to plan for, by number and memory, as 4x11GB or 2x24GB,11GB (default: those of this machine)",
+        "4x11GB",
+        read=_gpus,
     )
-    explain: str | None = option(None, "say why a setting is so, and write nothing", "KEY")
-    page: Path | None = option(None, "page to write (default: beside the recipe)", "FILE.html")
-    json: bool = option(False, "print the settings as JSON on stdout, all else on stderr")
+    explain: str | None = option(
+        None, "explain the choice of one setting, as training.epochs, and write nothing", "KEY"
+    )
+    page: Path | None = option(
+        None, "HTML page to write (default: beside the recipe, with its name)", "FILE.html"
+    )
+    json: bool = option(False, "print the settings as JSON on stdout, all other text on stderr")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -189,8 +210,15 @@ def _name(data: Path) -> str:
     return re.sub(r"[^\w .-]|^\W+", "_", name) or "data"
 
 
+_CALLS = {
+    "data/mine": "find images and labels in data/mine; write mine.yaml and a page",
+    "data/images --labels data/labels --hours 4": "labels elsewhere, and a limit of the training's time",
+    "data/mine --explain training.epochs": "why a setting is planned so",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("start", __doc__, _Options)
+    return tool_parser("start", __doc__, _Options, calls=_CALLS)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,14 @@ from .frame import parsed_quietly, tool_parser
 @dataclass(frozen=True, kw_only=True)
 class _Options(OverwriteOptions):
     pattern: str = option(
-        ..., "parts, in quotes; row by row in order of names", "PATTERN", positional=True, path=True
+        ...,
+        "glob pattern of the parts, in quotes; sorted by name they fill the scene row by row",
+        "PATTERN",
+        positional=True,
+        path=True,
     )
-    columns: int = option(..., "parts in a row", "N", least=1)
-    output: Path = option(..., "the GeoTIFF to write", "FILE.tif")
+    columns: int = option(..., "number of parts in a row of the scene", "N", least=1)
+    output: Path = option(..., "GeoTIFF to write", "FILE.tif")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,5 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "'tile_7/images/*.jpg' --columns 3 --output tile_7.tif": "parts in rows of three, sorted by name",
+    "'parts/*.tif' --columns 8 --output scene.tif --overwrite": "replace an earlier result",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("stitch", __doc__, _Options)
+    return tool_parser("stitch", __doc__, _Options, calls=_CALLS)

@@ -25,46 +25,56 @@ _CLUSTER = "several machines (docs/machines.md)"
 class TrainOptions(RecipeOptions):
     """Options of a training."""
 
-    run: Path | None = option(None, "run directory to write (default: runs/NAME of the recipe)")
-    resume: bool = option(False, "go on from the run's newest checkpoint", one_of="start")
+    run: Path | None = option(None, "run directory to write (default: runs/NAME, by the recipe's name)")
+    resume: bool = option(False, "continue from the run's newest checkpoint", one_of="start")
     resume_from: int | None = option(
-        None, "go on from the checkpoint of this step instead", "STEP", one_of="start"
+        None, "continue from the run's checkpoint of this step", "STEP", one_of="start"
     )
     init_from: Path | None = option(
         None,
-        "start from another run's weights; with --folds, a folder of as many folds: each from its own",
+        "start from the weights of another run; with --folds, from a folder of as many folds, each fold "
+        "from its own",
         "RUN",
         one_of="start",
     )
     init_from_partial: bool = option(
-        False, "with --init-from: also where less than half of the model's weights fit"
+        False, "accept weights of --init-from even if they fit less than half of the model (default: refused)"
     )
     folds: int | None = option(
         None,
-        "train each fold of dataset.split.folds, or K folds in place of the validation, into "
-        "RUN/fold_1, …; the same command goes on",
+        "train each of K folds in turn, into RUN/fold_1, …, in place of one training with the recipe's "
+        "validation; without K, dataset.split.folds of the recipe; the same command continues after a stop",
         "K",
         alone=0,
     )
-    print_config: bool = option(False, "show the resolved recipe and end")
-    logical_devices: int | None = option(
-        None, "split the CPU into N replicas, to try out several", "N", among=range(1, 65)
+    print_config: bool = option(
+        False, "print the resolved recipe with an explanation of each setting, and end"
     )
-    profile: bool = option(False, "write a TensorBoard profile of some steps into the run")
-    json: bool = option(False, "print the result as one JSON object, the usual lines on stderr")
+    logical_devices: int | None = option(
+        None,
+        "number of logical devices to split the CPU into, 1 … 64, to try out several replicas (default: "
+        "not split)",
+        "N",
+        among=range(1, 65),
+    )
+    profile: bool = option(False, "write a TensorBoard profile of some steps into the run directory")
+    json: bool = option(False, "print the result as one JSON object on stdout, all other text on stderr")
     cluster: tuple[str, ...] | None = option(
         None,
-        "addresses of all workers, the chief first; or slurm; of parameter servers ROLE=HOST:PORT,… for "
-        "the roles chief, worker and ps. Without it, TF_CONFIG says them",
+        "addresses of all workers of the cluster, the chief first; or slurm, to take them from the job; "
+        "for parameter servers ROLE=HOST:PORT,… for each of the roles chief, worker and ps (default: those "
+        "in TF_CONFIG)",
         "HOST:PORT,…",
         group=_CLUSTER,
         several=True,
     )
     index: int | None = option(
-        None, "number of this process in --cluster, or in its role, from 0", "I", group=_CLUSTER
+        None, "number of this process in --cluster, or within its role, counted from 0", "I", group=_CLUSTER
     )
     role: Literal["chief", "worker", "ps"] | None = option(
-        None, "with parameter servers (default: chief)", group=_CLUSTER
+        None,
+        "role of this process in --cluster, for strategy: parameter_server only (default: chief)",
+        group=_CLUSTER,
     )
 
     def __post_init__(self) -> None:
@@ -91,6 +101,13 @@ class TrainOptions(RecipeOptions):
         return find_cluster(strategy, asked, self.index, os.environ)
 
 
+_CALLS = {
+    "configs/mine.yaml": "train on all GPUs, into runs/mine",
+    "configs/mine.yaml --resume": "continue after any stop",
+    "configs/mine.yaml --set training.epochs=20 --run runs/short": "with one setting changed",
+}
+
+
 def train_parser() -> ToolParser:
     """Return the parser of `segmenter train`."""
-    return tool_parser("train", "Train a segmentation model on land-cover tiles.", TrainOptions)
+    return tool_parser("train", "Train a segmentation model on land-cover tiles.", TrainOptions, calls=_CALLS)

@@ -22,8 +22,10 @@ from .frame import parsed_quietly, tool_parser
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(OverwriteOptions):
-    maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
-    output: Path = option(..., "NAME.gpkg or NAME.parquet (GeoParquet)", "FILE")
+    maps: tuple[Path, ...] = option(
+        ..., "class maps to convert: GeoTIFFs, or folders of them", "MAP", positional=True, several=True
+    )
+    output: Path = option(..., "vector file to write: NAME.gpkg, or NAME.parquet for GeoParquet", "FILE")
     polygons: PolygonOptions = field(default_factory=PolygonOptions)
 
 
@@ -43,5 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_CALLS = {
+    "maps/ --output areas.gpkg": "polygons of all maps in a folder",
+    "maps/a.tif --output areas.parquet --min-area 25 --only building": "buildings from 25 square metres on",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("vectors", __doc__, _Options)
+    return tool_parser("vectors", __doc__, _Options, calls=_CALLS)

@@ -6,7 +6,6 @@ import colorsys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +13,15 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, RasterError, counted
 from segmenter.base.threads import in_threads
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.grid.labels import MAX_CLASSES, own_colour, unpacked
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import MAX_CLASSES, Colour, unpacked
 from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
 from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..leaks import in_turn
 from .choice import Choice
-from .legends import Entry, Legend
+from .legends import Legend, LegendClass
 from .names import Patterns
 from .pixels import are_bits
 from .values import LabelValues, Whereabouts
@@ -83,14 +83,14 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
 
 @dataclass(frozen=True)
 class _Doubt:
-    """What the files cannot tell of the value 0; `likely`: it is rather a class."""
+    """Open question on the value 0, which the files leave; `likely`: it is rather a class."""
 
     text: str
     likely: bool
 
 
 def is_zero_a_class(
-    values: LabelValues, entries: Mapping[int | None, Entry], places: Places
+    values: LabelValues, entries: Mapping[int | None, LegendClass], places: Places
 ) -> _Doubt | None:
     """Return the doubt whether 0 is a class, where all bands of images that declare no nodata are 0.
 
@@ -162,7 +162,9 @@ def asked_of_tag(
     return [*chosen, Choice("dataset.label_nodata", value, "", question=question, instead=instead)]
 
 
-def _refuse_bits(codes: Sequence[int], entries: Mapping[int | None, Entry], values: LabelValues) -> None:
+def _refuse_bits(
+    codes: Sequence[int], entries: Mapping[int | None, LegendClass], values: LabelValues
+) -> None:
     """Refuse flags in bits, as QA_PIXEL has them: their values are no classes."""
     if values.encoding == "codes" and not entries and are_bits(codes):
         shown = ", ".join(f"{value} ({value:b})" for value in sorted(codes)[-2:])
@@ -180,7 +182,7 @@ def _refuse_one(classes: Sequence[object]) -> None:
         raise DatasetError("labels", expected="two classes or more", got=got, remedy="--labels names others")
 
 
-def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: Places) -> str:
+def _why_ignored(value: int, values: LabelValues, entry: LegendClass | None, places: Places) -> str:
     """Return why a value counts nowhere; empty for a class."""
     share, colours, others = values.share(value), values.encoding == "colours", values.pixels.keys() - {value}
     if entry is not None:
@@ -228,24 +230,23 @@ def _mixtures(values: LabelValues, codes: Sequence[int]) -> int:
 
 
 def _classes(
-    codes: Sequence[int], values: LabelValues, entries: Mapping[int | None, Entry], file: str
+    codes: Sequence[int], values: LabelValues, entries: Mapping[int | None, LegendClass], file: str
 ) -> Choice:
     """Return the classes in the order of their values."""
-    classes = list[dict[str, Any]]()
-    names, colours = set[str](), set[str]()
-    for i, value in enumerate(codes):
-        ground = not value and values.encoding == "codes" and any(code in entries for code in codes)
-        entry = entries.get(value) or Entry(_BACKGROUND if ground else _made_name(value, codes, values))
+    names, given = dict[str, int](), list[Colour | None]()
+    coded = values.encoding == "codes"
+    for value in codes:
+        ground = not value and coded and any(code in entries for code in codes)
+        entry = entries.get(value) or LegendClass(_BACKGROUND if ground else _made_name(value, codes, values))
         tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
-        names.add(name := next(each for each in tries if each not in names))
-        coded = values.encoding == "codes"
-        own = [f"#{each:06x}" for each in (entry.colour, values.palette.get(value)) if each is not None]
-        shown = (
-            *(own if coded else [f"#{value:06x}"]),
-            *map(hex_colour, map(own_colour, range(i, i + 1000))),
-        )
-        colours.add(colour := next(each for each in shown if each not in colours))
-        classes.append({"name": name, **({"code": value} if coded else {}), "colour": colour})
+        names[next(each for each in tries if each not in names)] = value
+        own = (entry.colour, values.palette.get(value)) if coded else (value,)
+        told = (unpacked(each) for each in own if each is not None)
+        given.append(next((colour for colour in told if colour not in given), None))
+    classes = [
+        {"name": name, **({"code": value} if coded else {}), "colour": hex_colour(colour)}
+        for (name, value), colour in zip(names.items(), default_colours(list(names), given), strict=True)
+    ]
     shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, codes, strict=True))
     unnamed = sum(value not in entries for value in codes)
     source = f"; names of {file}" if unnamed < len(codes) else ""
@@ -353,7 +354,11 @@ def mask_choices(
     why = ", ".join(f"{name} {percent(pixels[code] / sum(pixels))}" for code, name in there)
     why += f" of {counted(sum(pixels), 'pixel')}"
     why += f"; {percent(several / sum(pixels))} in several masks: the last class counts" if several else ""
-    classes = [{"name": name, "code": code, "colour": hex_colour(own_colour(code))} for code, name in there]
+    shown = map(hex_colour, default_colours([name for _, name in there]))
+    classes = [
+        {"name": name, "code": code, "colour": colour}
+        for (code, name), colour in zip(there, shown, strict=True)
+    ]
     made_up = "names are made up: bands have none" if facts.masks[0] == "class 1" else ""
     yield Choice("dataset.classes", classes, why, made_up)
     return damaged

@@ -26,7 +26,7 @@ from segmenter.tiles.index import TileIndex, build_index
 from .. import load_dataset
 from .choice import Choice, nested
 from .groups import Groups, groups_of
-from .samples import Sample, has_an_up, label_range, samples_of
+from .samples import LabelSample, has_an_up, label_range, samples_of
 
 GIB = 2**30
 
@@ -83,7 +83,7 @@ class Draft:
         return dict(zip(self.dataset.scenes, infos, strict=True))
 
     @functools.cached_property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[LabelSample]:
         """Labels of some scenes."""
         return samples_of(self.dataset)
 

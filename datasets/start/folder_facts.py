@@ -38,7 +38,7 @@ from .names import (
 )
 from .pixels import count_objects, edge_share
 from .polygons import file_of_classes
-from .sight import Place, sort_files
+from .sight import DataPlace, sort_files
 
 _APART = re.compile(r"(?<![^/_\-. ])(\d+|\*)(?![^/_\-. ])")
 """A number of its own in a path, or a star."""
@@ -52,7 +52,7 @@ _MOST_VECTORS, _MOST_SHEETS, _LARGER = 40, 1000, 1.2
 that the sheets of a map are larger than images, or smaller."""
 
 
-def find_pairs(place: Place) -> Patterns:
+def find_pairs(place: DataPlace) -> Patterns:
     """Return the images and labels among the files.
 
     Raises:
@@ -89,7 +89,7 @@ def find_pairs(place: Place) -> Patterns:
     return replace(patterns, images=files, shared=shared)
 
 
-def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patterns:
+def _paired(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) -> Patterns:
     """Return patterns of images and labels.
 
     Raises:
@@ -146,7 +146,7 @@ def _by_dates(scenes: Sequence[str], ties: Mapping[str, Sequence[str]]) -> Patte
     return replace(patterns, images=(images,)) if fits else None
 
 
-def with_dates(patterns: Patterns, place: Place, ties: Mapping[str, Sequence[str]]) -> Patterns:
+def with_dates(patterns: Patterns, place: DataPlace, ties: Mapping[str, Sequence[str]]) -> Patterns:
     """Return patterns by which a label serves the images of all dates, if images of one kind differ in them.
 
     A date is a number of its own, between signs; images of other bands or another type are of another kind.
@@ -183,7 +183,7 @@ def with_dates(patterns: Patterns, place: Place, ties: Mapping[str, Sequence[str
     return patterns
 
 
-def _file_of_classes(place: Place, images: Sequence[str], vectors: list[str]) -> list[str]:
+def _file_of_classes(place: DataPlace, images: Sequence[str], vectors: list[str]) -> list[str]:
     """Return the one of several files of polygons that tells classes, if names pair none with images."""
     ties = pair(images, vectors)
     if len(images) > 1 and all(ties.values()):
@@ -192,7 +192,7 @@ def _file_of_classes(place: Place, images: Sequence[str], vectors: list[str]) ->
     return [path for path in vectors if one in (None, place.stored[path])]
 
 
-def _refuse_unpaired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> NoReturn:
+def _refuse_unpaired(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) -> NoReturn:
     """Refuse images and labels that no names pair; the line says what they look like.
 
     Raises:
@@ -226,7 +226,7 @@ def _refuse_unpaired(place: Place, scenes: Sequence[str], labels: Sequence[str])
 
 
 def refuse_sheets(
-    place: Place, images: Sequence[str], labels: Sequence[str], unlabelled: Sequence[str] | None = None
+    place: DataPlace, images: Sequence[str], labels: Sequence[str], unlabelled: Sequence[str] | None = None
 ) -> None:
     """Refuse labels that are sheets or tiles of a map, cut otherwise than the images that lie on them.
 
@@ -282,7 +282,7 @@ def _numbers(path: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", PurePosixPath(path).stem)))
 
 
-def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str:
+def _nothing(place: DataPlace, images: Sequence[str], rasters: Sequence[str]) -> str:
     """Return what was looked for and found, if that is no dataset."""
     paths = map(PurePosixPath, place.paths)
     files = Counter(f"{path.suffix or 'without ending'} in {path.parent}" for path in paths).most_common(4)
@@ -300,7 +300,7 @@ def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str
     )
 
 
-def _lists_of_polygons(place: Place) -> str:
+def _lists_of_polygons(place: DataPlace) -> str:
     """Return the first file of annotations in JSON, as COCO and labelme have them; empty: none."""
     for path in place.paths:
         if path.lower().endswith(".json"):
@@ -312,7 +312,7 @@ def _lists_of_polygons(place: Place) -> str:
     return ""
 
 
-def _objects_of(place: Place, images: Sequence[str]) -> tuple[str, int] | None:
+def _objects_of(place: DataPlace, images: Sequence[str]) -> tuple[str, int] | None:
     """Return the first of the rasters of one band that number objects, and the most of one; or None."""
     folders: dict[str, list[str]] = defaultdict(list)
     for path in images:
@@ -326,7 +326,7 @@ def _objects_of(place: Place, images: Sequence[str]) -> tuple[str, int] | None:
     return None
 
 
-def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:
+def _serves_all(place: DataPlace, label: str, images: Sequence[str]) -> bool:
     """Return whether several images lie on a label file by georeference."""
     if is_vector(label):
         return True
@@ -340,7 +340,7 @@ def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:
 
 
 def _chosen(
-    ties: dict[str, list[str]], place: Place, *, numbered: bool, several: bool
+    ties: dict[str, list[str]], place: DataPlace, *, numbered: bool, several: bool
 ) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str]]:
     """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
 
@@ -392,7 +392,9 @@ def _chosen(
     return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
 
 
-def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: Place) -> tuple[object, ...]:
+def _unlikely(
+    role: tuple[str, str], members: Sequence[tuple[str, str]], place: DataPlace
+) -> tuple[object, ...]:
     """Return a key by which the likeliest of equally common kinds of names is first.
 
     Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
@@ -420,7 +422,7 @@ def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequen
     return len(made.intersection(pairs))
 
 
-def _with_all_endings(place: Place, pattern: str, wanted: set[str]) -> str:
+def _with_all_endings(place: DataPlace, pattern: str, wanted: set[str]) -> str:
     """Return a pattern with a star for several endings of files, if it then matches no other file."""
     endings = {PurePosixPath(path).suffix for path in wanted}
     loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
@@ -454,7 +456,7 @@ _Scenes = defaultdict[tuple[str, str], dict[str, str]]
 
 
 def _mask_patterns(
-    place: Place, chosen: Sequence[tuple[str, str]], ties: Mapping[str, Sequence[str]]
+    place: DataPlace, chosen: Sequence[tuple[str, str]], ties: Mapping[str, Sequence[str]]
 ) -> Patterns | None:
     """Return the patterns of images and of their masks, a file for each class; None if labels are none.
 
@@ -501,7 +503,7 @@ def _without(word: str, path: str) -> str:
     return re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", _CLASS, path)
 
 
-def _has_edges(place: Place, scenes: _Scenes) -> bool:
+def _has_edges(place: DataPlace, scenes: _Scenes) -> bool:
     """Return whether one of the masks of scenes is of the edges of another one."""
     some = [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]
     for one, other in permutations(sorted({word for own in some for word in own})[:_MASKED], 2):
@@ -512,7 +514,7 @@ def _has_edges(place: Place, scenes: _Scenes) -> bool:
     return False
 
 
-def _are_masks(place: Place, scenes: _Scenes) -> bool:
+def _are_masks(place: DataPlace, scenes: _Scenes) -> bool:
     """Return whether files have 0 and one other value each, and few pixels are set in several of a scene."""
     shared = claimed = 0
     for own in [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]:

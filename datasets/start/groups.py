@@ -18,7 +18,7 @@ from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
 from segmenter.raster.ground import meeting
 
-from ..leaks import Seen, common_parts, looks_of
+from ..leaks import AuditedScene, common_parts, looks_of
 from ..neighbours import pictures_of
 from .names import common_start
 
@@ -126,13 +126,13 @@ def _laid_out(
     picture = np.arange(len(scenes))
     places = np.tile(np.eye(3), (len(scenes), 1, 1))  # from pixels of a scene to those of its picture
     seen = [
-        Seen(scene, None, info, landmarks=look.landmarks, bands=bands)
+        AuditedScene(scene, None, info, landmarks=look.landmarks, bands=bands)
         for scene, info, look in zip(scenes, infos, looks, strict=True)
     ]
     joined = 0
     at = {scene.name: i for i, scene in enumerate(scenes)}
 
-    def apart_yet(one: Seen, other: Seen) -> bool:
+    def apart_yet(one: AuditedScene, other: AuditedScene) -> bool:
         return bool(picture[at[one.scene.name]] != picture[at[other.scene.name]])
 
     for one, other, common in common_parts(seen, apart_yet):

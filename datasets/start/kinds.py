@@ -1,4 +1,4 @@
-"""Of several kinds of images, or of labels, of the same scenes: those that pixels tell to be none."""
+"""Choice among several kinds of images, or of labels, of the same scenes, by their pixels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from segmenter.pages.parts import percent
 from . import pixels
 from .legends import find_legend
 from .names import AUXILIARY, words_of
-from .sight import Place
+from .sight import DataPlace
 
 _LOOKED_AT, _MOST_KINDS = 8, 8
 """Scenes of which all kinds are looked at, and kinds that are compared."""
@@ -40,7 +40,7 @@ class SetBack:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-def set_back(roles: Mapping[Role, Sequence[tuple[str, str]]], place: Place) -> SetBack:
+def set_back(roles: Mapping[Role, Sequence[tuple[str, str]]], place: DataPlace) -> SetBack:
     """Return which of several kinds of images and labels are no images, or labels of no classes.
 
     Args:
@@ -75,7 +75,7 @@ def _compare(
                 back[one] = reason
 
 
-def _no_image(place: Place, ones: Sequence[str], others: Sequence[str]) -> str:
+def _no_image(place: DataPlace, ones: Sequence[str], others: Sequence[str]) -> str:
     """Return why files are no images beside others of the same scenes: flags, or previews; else nothing."""
     one, other = ones[0], others[0]
     with suppress(SegmenterError):
@@ -102,7 +102,7 @@ def _no_image(place: Place, ones: Sequence[str], others: Sequence[str]) -> str:
     return ""
 
 
-def _no_classes(place: Place, ones: Sequence[str], others: Sequence[str]) -> str:
+def _no_classes(place: DataPlace, ones: Sequence[str], others: Sequence[str]) -> str:
     """Return why labels are of no classes beside others of the same images: objects, edges; else nothing."""
     with suppress(SegmenterError):
         here, there = ([place.codes(path) for path in paths] for paths in (ones, others))
@@ -120,7 +120,7 @@ def _no_classes(place: Place, ones: Sequence[str], others: Sequence[str]) -> str
     return ""
 
 
-def fit_lists(place: Place, kinds: Mapping[str, Mapping[str, str]], back: dict[str, str]) -> None:
+def fit_lists(place: DataPlace, kinds: Mapping[str, Mapping[str, str]], back: dict[str, str]) -> None:
     """Set back the kinds whose values no list names, if a list names those of another kind."""
     files: dict[str, list[str]] = defaultdict(list)
     for _, own in sorted(kinds.items()):

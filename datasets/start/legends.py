@@ -65,7 +65,7 @@ _HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendClass:
     """One class of a legend; the code, or the colour as 0xrrggbb, may be missing."""
 
     name: str
@@ -93,11 +93,11 @@ class Legend:
     """
 
     file: str = ""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LegendClass, ...] = ()
     doubt: str = ""
-    other: tuple[Entry, ...] = ()
+    other: tuple[LegendClass, ...] = ()
 
-    def by_value(self, *, colours: bool) -> dict[int | None, Entry]:
+    def by_value(self, *, colours: bool) -> dict[int | None, LegendClass]:
         """Return the entries by colour, or by code; of equal ones the first."""
         return {each.colour if colours else each.code: each for each in reversed(self.entries)}
 
@@ -203,7 +203,7 @@ def codes_of_names(names: Sequence[str], values: Sequence[int]) -> tuple[range |
     Returns:
         The codes; by how much they differ in the other reading, if there is one; and the doubt.
     """
-    count, first = len(names), Entry(names[0])
+    count, first = len(names), LegendClass(names[0])
     codes = [value for value in values if value < 255 or count > 255]
     codes = codes if len(codes) > 1 else list(values)
     highest = max(codes)
@@ -252,7 +252,7 @@ def _coded(legend: Legend, values: Sequence[int]) -> Legend:
     return _by_order(f"{legend.file}, codes by its order", entries, values)
 
 
-def _by_order(file: str, entries: Sequence[Entry], values: Sequence[int]) -> Legend:
+def _by_order(file: str, entries: Sequence[LegendClass], values: Sequence[int]) -> Legend:
     """Return entries with the codes that their order and the values of the labels give."""
     codes, step, doubt = codes_of_names([each.name for each in entries], values)
     coded = tuple(replace(e, code=c) for e, c in zip(entries, codes, strict=False))
@@ -278,7 +278,7 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
     rows = [row for line in lines if (row := _of_line(line, number))]
     most = max((len(words) for words, *_ in rows), default=1)
     ways = [
-        [Entry(_name(words[min(word, len(words) - 1)]), *of) for words, *of in rows]
+        [LegendClass(_name(words[min(word, len(words) - 1)]), *of) for words, *of in rows]
         for word in range(min(most, _MOST_WORDS))
     ]
     entries = max(ways, key=lambda own: len({each.name for each in own}))
@@ -287,7 +287,7 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
     codes = len(set(values) - {0, 255})
     near = len(values) > 1 and codes <= len(lines) <= 2 * len(values) + 2  # some classes may not occur
     if not entries and near and all(re.fullmatch(r"(__)?[^\W\d][^/\\.,;:]*", x) for x in lines):
-        return _by_order(file, [Entry(_name(line)) for line in lines], values)
+        return _by_order(file, [LegendClass(_name(line)) for line in lines], values)
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 
 
@@ -364,7 +364,7 @@ def _name(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_LONGEST_NAME]
 
 
-def _of_xml(text: str) -> Iterator[Entry]:
+def _of_xml(text: str) -> Iterator[LegendClass]:
     """Yield the entries of a style of QGIS or OGC, or of GDAL's category names and attribute table."""
     try:
         tree = ET.fromstring(re.sub(r"<!DOCTYPE qgis[^>\[]*>", "", text) if "<!ENTITY" not in text else "")
@@ -377,7 +377,7 @@ def _of_xml(text: str) -> Iterator[Entry]:
         rows += _of_table(table)
     for value, name, colour in rows:
         if (code := _CODE.fullmatch(value or "")) and (name or "").strip():
-            yield Entry(_name(name or ""), int(code[1]), colour)
+            yield LegendClass(_name(name or ""), int(code[1]), colour)
 
 
 def _of_table(table: ET.Element) -> Iterator[tuple[str | None, str | None, int | None]]:

@@ -32,7 +32,7 @@ from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published, published_legend
-from .sight import Place, drivers_of, place_of
+from .sight import DataPlace, drivers_of, place_of
 from .split import listed_splits
 from .values import LabelValues, Tally, count_values, tally_of, whereabouts
 
@@ -110,7 +110,7 @@ def _left_out(root: Path, total: int, left: Damaged) -> str:
     return told
 
 
-def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
+def _choices(place: DataPlace, facts: Patterns) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
@@ -148,7 +148,7 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
         yield from listed_splits(place, [each.scene for each in used])
 
 
-def _refuse_sheets(place: Place, dataset: Dataset) -> None:
+def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:
     """Refuse labels that are larger sheets of a map, of which images find only those of their own name."""
     alone = [path.relative_to(dataset.root).as_posix() for path, why in dataset.unused if why == UNLABELLED]
     labels = [scene.label.relative_to(dataset.root).as_posix() for scene in dataset.scenes if scene.label]
@@ -156,7 +156,7 @@ def _refuse_sheets(place: Place, dataset: Dataset) -> None:
         refuse_sheets(place, (), labels, alone)
 
 
-def _scenes(place: Place, facts: Patterns, drivers: list[str]) -> Dataset:
+def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
     """Return the scenes that the patterns give; their classes are not known yet.
 
     Raises:
@@ -305,7 +305,7 @@ def _file_choices(
 
 
 def _value_choices(
-    place: Place, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally]
+    place: DataPlace, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally]
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
@@ -353,7 +353,7 @@ def _value_choices(
     return values.damaged
 
 
-def _refuse_objects(place: Place, used: Sequence[_Seen], values: LabelValues) -> None:
+def _refuse_objects(place: DataPlace, used: Sequence[_Seen], values: LabelValues) -> None:
     """Refuse labels that number objects: their values are no classes.
 
     Raises:

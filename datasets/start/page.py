@@ -25,14 +25,14 @@ from segmenter.pages.parts import (
     SHUFFLE,
     Block,
     Chart,
+    ClassCell,
     Head,
-    Named,
+    PageSection,
     Paragraph,
     PictureRow,
-    Pictures,
-    Points,
-    Section,
+    PictureRows,
     Table,
+    TermList,
     axis,
     layout,
     lines,
@@ -81,13 +81,13 @@ def start_page(
     wrong += [("remark", remark) for remark in remarks]
     nothing = Paragraph("Nothing: every file was read, every value is known.")
     sections = [
-        Section("questions", "What can the files not tell?", [Points(questions)] if questions else []),
-        Section("doubts", "What else could it be?", [Points(doubts)] if doubts else []),
-        Section("wrong", "What looks wrong?", [Points(wrong) if wrong else nothing]),
-        Section("pictures", "Do the labels lie where they should?", _pictures(recipe.tiles, dataset)),
-        Section("classes", "Which classes are there?", [_classes(dataset, report)]),
-        Section("split", "What trains, and what is held out?", _split(dataset)),
-        Section("settings", "Which settings, and why?", [table]),
+        PageSection("questions", "What can the files not tell?", [TermList(questions)] if questions else []),
+        PageSection("doubts", "What else could it be?", [TermList(doubts)] if doubts else []),
+        PageSection("wrong", "What looks wrong?", [TermList(wrong) if wrong else nothing]),
+        PageSection("pictures", "Do the labels lie where they should?", _pictures(recipe.tiles, dataset)),
+        PageSection("classes", "Which classes are there?", [_classes(dataset, report)]),
+        PageSection("split", "What trains, and what is held out?", _split(dataset)),
+        PageSection("settings", "Which settings, and why?", [table]),
     ]
     head = Head(f"Plan of {recipe.name}", lead, facts, f"{invocation('start')} DATA")
     return html_page(head, sections)
@@ -101,8 +101,8 @@ def _pictures(tiles: TilesConfig, dataset: Dataset) -> list[Block]:
         rows = [_row(dataset, index, tile) for tile in tiles_to_show(index, count)]
     except SegmenterError as error:  # a damaged image, which the check has found
         return [Paragraph(f"No picture could be made: {error}", "notice")]
-    legend = [Named(each.name, hex_colour(each.colour)) for each in dataset.classes.classes]
-    return [Pictures(rows, legend)]
+    legend = [ClassCell(each.name, hex_colour(each.colour)) for each in dataset.classes.classes]
+    return [PictureRows(rows, legend)]
 
 
 def _row(dataset: Dataset, index: TileIndex, tile: int) -> PictureRow:
@@ -129,10 +129,10 @@ def _row(dataset: Dataset, index: TileIndex, tile: int) -> PictureRow:
 def _classes(dataset: Dataset, report: CheckReport) -> Table:
     header, rows = class_rows(dataset.classes.names, report.pixels_PK, report.scenes_K)
     coded = dataset.classes.encoding == "codes"
-    named: list[list[str | Named]] = []
+    named: list[list[str | ClassCell]] = []
     for each, row in zip(dataset.classes.classes, rows, strict=True):
         own = hex_colour(each.colour)
-        named.append([Named(each.name, own), str(each.code) if coded else own, *row[1:]])
+        named.append([ClassCell(each.name, own), str(each.code) if coded else own, *row[1:]])
     return Table("Classes", [header[0], "in label files", *header[1:]], named)
 
 

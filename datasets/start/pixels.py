@@ -1,4 +1,4 @@
-"""What the pixels of a few files show: flags, copies, objects, edges of masks, fill, and empty images."""
+"""Facts in the pixels of a few files: flags, copies, objects, edges of masks, fill, and empty images."""
 
 from __future__ import annotations
 

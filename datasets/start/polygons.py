@@ -15,12 +15,13 @@ from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
 from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.grid.labels import MAX_CLASSES, own_colour
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import MAX_CLASSES
 
 from ..files import few
 from ..made import polygon_packages
 from .choice import Choice, nested
-from .legends import Entry
+from .legends import LegendClass
 
 _USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
@@ -143,7 +144,7 @@ def _classes_of(
     from segmenter.extras.vector_files.features import VectorFile
     from segmenter.extras.vectors.rule import as_text
 
-    nowhere = [name for name in sorted(values) if Entry(name).nowhere]
+    nowhere = [name for name in sorted(values) if LegendClass(name).nowhere]
     names = sorted(values.keys() - set(nowhere)) or nowhere
     meant, alone, empty = dict.fromkeys(nowhere, IGNORE_WORD), len(names) == 1, counts.count(0)
     if not alone and sum(counts) <= _MOST_DRAWN:
@@ -165,7 +166,8 @@ def _classes_of(
         yield Choice("dataset.vector.outside", _BACKGROUND, f"{why}: all else is none of it")
         names = [_BACKGROUND, *(name for name in names if name != _BACKGROUND)]
         other = "" if attribute else "no attribute tells classes: the name of the only one is made up"
-    classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
+    shown = map(hex_colour, default_colours(names))
+    classes = [{"name": name, "colour": colour} for name, colour in zip(names, shown, strict=True)]
     yield Choice("dataset.classes", classes, f"{attribute or 'all'} of {counted(len(files), 'file')}", other)
 
 

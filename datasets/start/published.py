@@ -18,7 +18,7 @@ from ..files import in_hash_order
 from ..published import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, load_naic2020, load_potsdam
 from .choice import Choice
 from .legends import Legend, legend_of
-from .sight import Place
+from .sight import DataPlace
 from .values import count_values
 
 _LOOKED_AT, _NAIC_SIDE, _LEAST_CODES = 200, 256, 6
@@ -63,7 +63,7 @@ _MOST_OTHERS = 2
 all are pure (red, yellow, white, …), as anyone takes those."""
 
 
-def published(place: Place) -> tuple[Choice, ...]:
+def published(place: DataPlace) -> tuple[Choice, ...]:
     """Return a published dataset's settings, but its root; empty if it is none, or the user named labels."""
     with suppress(SegmenterError):
         return () if place.labels is not None else _potsdam(place) or _naic2020(place)
@@ -74,7 +74,7 @@ def _kind(kind: str, dataset: Dataset, title: str) -> Choice:
     return Choice("dataset.kind", kind, f"{counted(len(dataset.scenes), 'scene')} named as those of {title}")
 
 
-def _potsdam(place: Place) -> tuple[Choice, ...]:
+def _potsdam(place: DataPlace) -> tuple[Choice, ...]:
     """Return Potsdam's settings: RGB before other bands, eroded labels before full; the split is standard."""
     readings: dict[tuple[str, str], Dataset] = {}
     for images, labels in product(("RGB", "RGBIR", "IRRG"), ("eroded", "full")):
@@ -94,7 +94,7 @@ def _potsdam(place: Place) -> tuple[Choice, ...]:
     )
 
 
-def _naic2020(place: Place) -> tuple[Choice, ...]:
+def _naic2020(place: DataPlace) -> tuple[Choice, ...]:
     """Return NAIC2020's settings for tiles of its size whose labels hold its codes."""
     endings = Counter(PurePosixPath(path).suffix.lower() for path in place.paths)
     labels = [path for path in in_hash_order(place.paths) if path.lower().endswith(".png")][:_LOOKED_AT]

@@ -34,7 +34,7 @@ Ids = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Sample:
+class LabelSample:
     """Label of one scene, twice.
 
     Attributes:
@@ -48,7 +48,7 @@ class Sample:
     fine: Ids
 
 
-def samples_of(dataset: Dataset) -> list[Sample]:
+def samples_of(dataset: Dataset) -> list[LabelSample]:
     """Return samples of at most `MOST_SCENES` labels, evenly chosen.
 
     Raises:
@@ -56,19 +56,19 @@ def samples_of(dataset: Dataset) -> list[Sample]:
     """
     chosen = np.unique(np.linspace(0, len(dataset.scenes) - 1, MOST_SCENES).round().astype(int))
 
-    def read(scene: Scene) -> Sample:
+    def read(scene: Scene) -> LabelSample:
         assert scene.label is not None, "the loader pairs them"
         with LabelRaster(scene.label, dataset.classes) as label:
             size = label.info.size
             step = max(1.0, max(size.height, size.width) / _COARSE)
             shape = Size(max(1, round(size.height / step)), max(1, round(size.width / step)))
-            return Sample(label.ids(shape=shape), step, label.ids(Window.middle(size, _FINE)))
+            return LabelSample(label.ids(shape=shape), step, label.ids(Window.middle(size, _FINE)))
 
     scenes = [dataset.scenes[i] for i in chosen]
     return list(in_threads(read, scenes, description="looking at labels", unit="scene"))
 
 
-def label_range(samples: Sequence[Sample]) -> tuple[float, bool]:
+def label_range(samples: Sequence[LabelSample]) -> tuple[float, bool]:
     """Return the pixels over which labels are alike, and True if the scenes are long enough to tell.
 
     The sum of the classes' indicator variograms at a lag is the probability that two pixels so far apart, in
@@ -94,7 +94,7 @@ def label_range(samples: Sequence[Sample]) -> tuple[float, bool]:
     return float(reach), False
 
 
-def has_an_up(samples: Sequence[Sample]) -> tuple[bool, float]:
+def has_an_up(samples: Sequence[LabelSample]) -> tuple[bool, float]:
     """Return True if upper and lower parts of the scenes show other classes, and how much they differ.
 
     From above, neither side of many images is special; in a picture of a street the sky is above. The
@@ -117,7 +117,7 @@ def has_an_up(samples: Sequence[Sample]) -> tuple[bool, float]:
     return special and len(samples) >= LEAST_SCENES, vertical
 
 
-def area_of(samples: Sequence[Sample], class_id: int) -> float | None:
+def area_of(samples: Sequence[LabelSample], class_id: int) -> float | None:
     """Return the median pixels of a class's connected areas in the fine windows; None if they show none."""
     areas: list[int] = []
     for sample in samples:

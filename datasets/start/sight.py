@@ -37,8 +37,8 @@ _SAMPLES, _MOST_GROUPS, _PURE = 6, 60, 0.97
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the files are.
+class DataPlace:
+    """Location of the files.
 
     Attributes:
         text: `dataset.root` as the user typed it.
@@ -102,7 +102,7 @@ class Place:
         return values if blank is None else np.where(blank, -1, values)
 
 
-def place_of(data: Path, labels: Path | None) -> Place:
+def place_of(data: Path, labels: Path | None) -> DataPlace:
     """Return the files below a folder, and those of labels beside it.
 
     Args:
@@ -138,7 +138,7 @@ def place_of(data: Path, labels: Path | None) -> Place:
         paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
     at = Path(os.path.relpath(labels or root, root))
     named = None if labels is None else re.compile(rf"{re.escape(composed(at.as_posix()))}(/.*)?", re.DOTALL)
-    return Place(root.as_posix(), stored_names(paths), named)
+    return DataPlace(root.as_posix(), stored_names(paths), named)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _look_at(file: Path) -> Sight:
 # ---------------------------------------------------------------------------------------------- labels or not
 
 
-def sort_files(place: Place) -> tuple[list[str], list[str], list[str]]:
+def sort_files(place: DataPlace) -> tuple[list[str], list[str], list[str]]:
     """Return the paths of images, of label rasters and of polygons, by a look at a few of each kind of names.
 
     Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
@@ -213,7 +213,7 @@ def sort_files(place: Place) -> tuple[list[str], list[str], list[str]]:
     return images or rest, list(filter(place.is_named, rasters)), list(filter(place.is_named, vectors))
 
 
-def _kinds(place: Place, rasters: Sequence[str]) -> dict[str, bool]:
+def _kinds(place: DataPlace, rasters: Sequence[str]) -> dict[str, bool]:
     """Return for each file whether it holds labels; without files of groups that cannot be read."""
     best, best_pure = dict[str, bool](), -1.0
     for groups in _groupings(rasters):

@@ -31,7 +31,7 @@ from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
 from .legends import text_of
 from .names import SPLIT_WORDS, split_of_words
-from .sight import Place
+from .sight import DataPlace
 
 _TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json")
 """Endings of lists of scenes, as train.txt or val_list.txt, or of tables with a column of these words; and of
@@ -226,7 +226,7 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
 # ----------------------------------------------------------------------------------------------- lists
 
 
-def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
+def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]:
     """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
     keys = {scene.name: {scene.name, scene.name.lstrip("0")} for scene in scenes}
     for scene in scenes:
@@ -274,7 +274,7 @@ def _named(line: str, called: Mapping[str, str]) -> set[str]:
     return set()
 
 
-def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
+def _lists(place: DataPlace, path: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each split of a file, with the lines that name its scenes."""
     stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
     if ending in _TEXTS:

@@ -72,7 +72,7 @@ def measured(recipe: Recipe) -> float:
 
     say("timing a step of this training, some 15 seconds; the time is kept for a day", aside=True)
     load_tensorflow(None)
-    from ..commands.gpu.step import seconds_of_step
+    from segmenter.training.timing import seconds_of_step
 
     return seconds_of_step(recipe)
 

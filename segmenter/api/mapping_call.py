@@ -15,15 +15,15 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.options import given_by_python, option, taken
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.gis.finisher import Styles
-from segmenter.extras.vectors.mapped import OldPolygons, PolygonFile
+from segmenter.extras.vectors.mapped import NoteStalePolygons, PolygonFile
 from segmenter.mapping.finisher import Finisher
-from segmenter.mapping.outputs.pictures import OldPictures, Pictures, Quicklook
+from segmenter.mapping.outputs.pictures import Pictures, Quicklook, RemoveStalePictures
 from segmenter.mapping.request.map_request import MapRequest
 
 if TYPE_CHECKING:
     from segmenter.extras.upload import Uploads
     from segmenter.mapping.request.truth import Images
-    from segmenter.mapping.session import Mapped
+    from segmenter.mapping.session import MappingResult
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 class _Place:
     """Options for the places where maps are computed, and written first."""
 
-    work: Path | None = option(None, "folder for maps on the way to s3:// (default: in ~/.cache)", "DIR")
+    work: Path | None = option(
+        None,
+        "local folder that holds maps until they are uploaded to s3:// (default: a folder in ~/.cache)",
+        "DIR",
+    )
     cluster: ClusterOptions | None = None
 
 
@@ -54,7 +58,7 @@ class MappingCall:
     cluster: ClusterOptions | None
     uploads: Uploads | None
 
-    def map(self, run: AnyRun, images: Images | None) -> Mapped:
+    def map(self, run: AnyRun, images: Images | None) -> MappingResult:
         """Make the maps; see `map_rasters`."""
         from segmenter.mapping.session import map_rasters
 
@@ -112,8 +116,8 @@ def mapping_call(
     quicklook = taken(Quicklook, given)
     finishers: list[Finisher] = [quicklook] if quicklook.quicklook else []
     finishers.append(taken(Styles, given))
-    finishers.append(pictures if pictures.pictures else OldPictures())
-    finishers.append(polygons if polygons.vectors is not None else OldPolygons())
+    finishers.append(pictures if pictures.pictures else RemoveStalePictures())
+    finishers.append(polygons if polygons.vectors is not None else NoteStalePolygons())
     uploads, folder = _destination(output, place.work)
     request = taken(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))
     return MappingCall(request, tuple(finishers), place.cluster, uploads)

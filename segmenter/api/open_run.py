@@ -24,7 +24,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import KeptModels
 from segmenter.mapping.request.map_request import Computing
-from segmenter.mapping.session import Mapped, output_folder
+from segmenter.mapping.session import MappingResult, output_folder
 from segmenter.runs.ensemble import AnyRun, joined, members
 from segmenter.runs.run import RUN_FILE, load_run
 from segmenter.runs.score_files import BEST_FILES
@@ -264,7 +264,7 @@ def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mappin
     return {**options, "probabilities": kind}
 
 
-def _maps(mapped: Mapped, folder: Path, said: Said) -> Maps:
+def _maps(mapped: MappingResult, folder: Path, said: Said) -> Maps:
     """Return the maps of a call; raise its error, if any."""
     outcome = mapped.outcome
     jobs = [*outcome.written, *outcome.kept]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segmenter.base.bars import Bar
 from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.grid.geometry import Window
-from segmenter.inference.events import Failed, Mapped
+from segmenter.inference.events import Failed, MappedWindow
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import classify_all
@@ -73,7 +73,7 @@ def predict_arrays(
         for event in events:
             if isinstance(event, Failed):
                 raise event.error
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 own, array = places[id(event.job)]
                 for window, prediction in own.of(event.window, event.prediction):
                     array[window.slices()] = _asked_of(prediction)

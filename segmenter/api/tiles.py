@@ -18,7 +18,8 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import aligned, listening
 from segmenter.config.reading import default_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.sampling.forecast import holds
 from segmenter.tiles.gsd import with_gsds
@@ -182,11 +183,8 @@ def class_map(classes: Classes) -> ClassMap:
             expected='names with their codes in the label files, as {"water": 0, "road": 1}, or a ClassMap',
             got=f"{classes!r}",
         )
-    return ClassMap(
-        tuple(
-            LandCoverClass(name, own_colour(i), int(code)) for i, (name, code) in enumerate(classes.items())
-        )
-    )
+    colours = default_colours(list(classes))
+    return ClassMap(tuple(map(LandCoverClass, classes, colours, map(int, classes.values()))))
 
 
 def _dataset(

@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +17,8 @@ COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
 
 
+_CALL_WIDTH = 56
+"""Characters of a usual call beside which its purpose stands; that of a longer one stands below it."""
 _PACKAGE = "coverage-segmenter"
 _CLONE = Path(__file__).parents[2]
 
@@ -62,6 +64,23 @@ class ToolParser(argparse.ArgumentParser):
 
     settings: Callable[[], Iterable[str]] | None = None
     """Gives the names that `--set` takes; asked for only where a word is no option."""
+    calls: Mapping[str, str] = {}  # replaced, never changed
+    """Usual calls, printed below the options: words behind the tool's name → what they do."""
+
+    def format_help(self) -> str:
+        """Return the help text, and the usual calls below it."""
+        script = self.prog.partition(" ")[0].endswith(".py")
+        typed = f"python {self.prog}" if script else self.prog
+        calls = {f"{typed} {words}".rstrip(): purpose for words, purpose in self.calls.items()}
+        width = min(_CALL_WIDTH, max(map(len, calls), default=0))
+        lines = ["", "usual calls:"] if calls else []
+        for call, purpose in calls.items():
+            lines += (
+                [f"  {call:{width}}  {purpose}"]
+                if len(call) <= width
+                else [f"  {call}", f"  {'':{width}}  {purpose}"]
+            )
+        return super().format_help() + "".join(f"{line}\n" for line in lines)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, after refusing unknown options."""

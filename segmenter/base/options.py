@@ -286,7 +286,9 @@ def parsed(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None
 class OverwriteOptions:
     """Option of tools that write a file."""
 
-    overwrite: bool = option(False, "replace FILE")
+    overwrite: bool = option(
+        False, "replace the output file if it exists (default: an existing file is an error)"
+    )
 
     def alone_at(self, output: Path, *earlier: Path) -> AbstractContextManager[None]:
         """Return a block that alone writes a file, and `earlier` ones before it (`base.files.alone_at`).
@@ -312,7 +314,9 @@ def add_commands(parser: ToolParser, commands: Mapping[str, Command]) -> ToolPar
     """Add the commands of a tool to its parser, and return it."""
     below = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (about, options, _) in commands.items():
-        add_options(below.add_parser(name, help=about, description=about), options)
+        command = add_options(below.add_parser(name, help=about, description=about), options)
+        own = {call: what for call, what in parser.calls.items() if call.split()[0] == name}
+        command.calls = {call.partition(" ")[2]: what for call, what in own.items()}
     return parser
 
 

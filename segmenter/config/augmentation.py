@@ -31,8 +31,16 @@ class TransformConfig(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = setting(..., "", "as albumentations calls it", min_length=1, max_length=100)
-    p: float = setting(0.5, "probability", "of being applied to a tile; the library's default", gt=0, le=1)
+    name: str = setting(
+        ..., "", "name of the transform in albumentations, such as RandomGamma", min_length=1, max_length=100
+    )
+    p: float = setting(
+        0.5,
+        "probability",
+        "probability that this transform is applied to a tile; the default is albumentations' own",
+        gt=0,
+        le=1,
+    )
 
     @model_validator(mode="after")
     def _finite(self) -> TransformConfig:
@@ -54,11 +62,35 @@ class ProbabilityConfig(Section):
     `blur` is itself a probability; listed transforms have `p`.
     """
 
-    d4: float = setting(1.0, "probability", "of a random one of the eight flips and turns", gt=0, le=1)
-    affine: float = setting(1.0, "probability", "of scale and rotation, one transform", gt=0, le=1)
-    brightness_contrast: float = setting(1.0, "probability", "of brightness and contrast", gt=0, le=1)
-    hue_saturation: float = setting(1.0, "probability", "of hue and saturation", gt=0, le=1)
-    noise: float = setting(1.0, "probability", "of noise", gt=0, le=1)
+    d4: float = setting(
+        1.0,
+        "probability",
+        "probability that a random one of the eight flips and quarter turns is applied to a tile",
+        gt=0,
+        le=1,
+    )
+    affine: float = setting(
+        1.0,
+        "probability",
+        "probability that scale and rotation, together one transform, are applied to a tile",
+        gt=0,
+        le=1,
+    )
+    brightness_contrast: float = setting(
+        1.0,
+        "probability",
+        "probability that the changes of brightness and contrast are applied to a tile",
+        gt=0,
+        le=1,
+    )
+    hue_saturation: float = setting(
+        1.0,
+        "probability",
+        "probability that the changes of hue and saturation are applied to a tile",
+        gt=0,
+        le=1,
+    )
+    noise: float = setting(1.0, "probability", "probability that noise is added to a tile", gt=0, le=1)
 
     @property
     def colours_apart(self) -> bool:
@@ -79,11 +111,14 @@ class ProbabilityConfig(Section):
 class CopyPasteConfig(Section):
     """Copy-paste: regions of rare classes pasted from other tiles (Ghiasi et al. 2021, arXiv:2012.07177)."""
 
-    p: float = setting(0.3, "probability", "that a tile gets regions of another one", gt=0, le=1)
+    p: float = setting(
+        0.3, "probability", "probability that a tile gets regions pasted from another tile", gt=0, le=1
+    )
     classes: Literal["rare"] | tuple[str, ...] = Field(
         "rare",
         min_length=1,
-        description="names; rare: those with less than half the pixels that an even share would give them",
+        description="names of the classes to paste; rare: classes with less than half the pixels that an "
+        "equal share for each class would give them",
         json_schema_extra={"unit": ""},
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -22,29 +21,47 @@ from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
 from segmenter.base.files import composed, is_vector
 from segmenter.config.sections import Section, about, kinds_of, setting
-from segmenter.grid.deals import Deals, Rule
+from segmenter.config.splits import BlocksConfig as BlocksConfig
+from segmenter.config.splits import FolderSplit as FolderSplit
+from segmenter.config.splits import SplitByNames as SplitByNames
+from segmenter.config.splits import one_group
+from segmenter.grid.deals import Deals
 
 CacheCodec = Literal["none", "lz4"]
 
 
 Cache = Annotated[
     str | None,
-    about("", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"),
+    about(
+        "",
+        "folder for the tile index and decoded scenes, which take some GB; default: .tile-index in the "
+        "dataset's root",
+    ),
 ]
 CacheLimit = Annotated[
     float | None,
     about(
-        "GiB", "of decoded scenes in that folder; those not used for longest go; default: as the disk allows"
+        "GiB",
+        "largest size of all decoded scenes in the cache; beyond it, those unused for longest are deleted; "
+        "default: as much as the disk has room for",
     ),
     Field(gt=0, le=2**20),
 ]
 CacheCompression = Annotated[
     CacheCodec,
-    about("", "of decoded scenes; lz4 shrinks class maps to a few percent, aerial images hardly"),
+    about(
+        "",
+        "compression of decoded scenes in the cache; lz4 shrinks class maps to a few percent of their "
+        "size, aerial images hardly at all",
+    ),
 ]
 Files = Annotated[
     str | None,
-    about("", "list of a remote root's files, a relative path a line, where it cannot be listed (https)"),
+    about(
+        "",
+        "text file that lists the files below a remote root, one relative path in each line; needed where "
+        "the server cannot list them (https)",
+    ),
 ]
 """Settings that all kinds of datasets have; and `Scale`."""
 
@@ -62,7 +79,8 @@ class Located(Section):
     label_nodata: Literal["ask", "ignore", "class"] = setting(
         "ask",
         "",
-        "meaning of a label file's own nodata value where a class has that value; ask: an error",
+        "treatment of label pixels that hold the label file's nodata value, if a class has the same value: "
+        "ignore them, take them as that class, or (ask) stop with an error",
     )
     _deals: Deals = PrivateAttr(default=())
 
@@ -94,33 +112,21 @@ class Located(Section):
         return masked(root) if is_address(root) else root
 
 
-def _one_group(value: str) -> str:
-    """Check that a text is a regular expression with one group.
-
-    Raises:
-        PydanticCustomError: the text is no such expression.
-    """
-    try:
-        groups = re.compile(value).groups
-    except (re.error, RecursionError, OverflowError) as error:
-        raise PydanticCustomError("regex", "expected a regular expression ({e})", {"e": str(error)}) from None
-    if groups != 1:
-        raise PydanticCustomError("regex", "expected a regular expression with one (group)")
-    return value
-
-
 class PathGsd(Section):
     """Ground sampling distance, taken from each image's path."""
 
     pattern: str = setting(
-        ..., "", "regular expression on the image's relative path; its one group is the number"
+        ...,
+        "",
+        "regular expression that is searched in the image's relative path; its one group is the size of a "
+        "pixel",
     )
-    unit: Literal["m", "cm"] = setting("m", "", "of that number")
+    unit: Literal["m", "cm"] = setting("m", "", "unit of the pixel size that the pattern finds")
 
     @field_validator("pattern")
     @classmethod
     def _compiles(cls, value: str) -> str:
-        return _one_group(value)
+        return one_group(value)
 
 
 def _form_of_gsd(value: object) -> str:
@@ -149,7 +155,11 @@ Scale = Annotated[
     | Annotated[Metres, Tag("number")]
     | Annotated[PathGsd, Tag("PathGsd")],
     Discriminator(_form_of_gsd),
-    about("metres", "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths"),
+    about(
+        "metres",
+        "size of a pixel on the ground: georeference (read from each file), one number for all scenes, or "
+        "{pattern, unit} to read it from the images' paths",
+    ),
 ]
 """Ground sampling distance of scenes, in three forms; tagged, so that a mistake gives one message."""
 
@@ -168,35 +178,41 @@ Patterns = Annotated[
 Band = Annotated[int, Field(ge=1)]
 
 
-class SplitByNames(Section):
-    """Scenes listed by name; unlisted scenes are used for training."""
-
-    validation: tuple[str, ...] = setting((), "", "names of scenes or groups that validate during training")
-    test: tuple[str, ...] = setting((), "", "names of scenes or groups that training never sees")
-    train: tuple[str, ...] | None = setting(
-        None, "", "if given, scenes named nowhere are left out, and counted"
-    )
-
-
 class PotsdamConfig(Located):
     """ISPRS Potsdam, as published."""
 
     title: ClassVar[str] = "ISPRS Potsdam"
 
-    kind: Literal["potsdam"]
+    kind: Literal["potsdam"] = setting(..., "", "layout of the dataset: ISPRS Potsdam, as published")
     root: str = setting(
-        ..., "", "folder or address (s3://, https://, …) with the images and labels, and its subfolders"
+        ...,
+        "",
+        "folder or address (s3://, https://, …) that holds the images and labels; its subfolders are "
+        "searched too",
     )
-    images: Literal["RGB", "IRRG", "RGBIR"] = setting("RGB", "", "which of the three image sets")
+    images: Literal["RGB", "IRRG", "RGBIR"] = setting(
+        "RGB", "", "image set to train on: three colours, infrared with red and green, or all four bands"
+    )
     labels: Literal["full", "eroded"] = setting(
-        "eroded", "", "eroded: the noBoundary set, 3 px border ignored"
+        "eroded",
+        "",
+        "label set: full, or eroded (the noBoundary set, which ignores a border of 3 px around each object)",
     )
-    classes: Literal[6, 5] = setting(6, "", "5 ignores clutter, as many published numbers do")
+    classes: Literal[6, 5] = setting(
+        6, "", "number of classes: 6, or 5 with clutter ignored, as in many published scores"
+    )
     split: Literal["standard"] | SplitByNames = setting(
-        "standard", "", "standard: the usual 24 to train, 14 to test, none to validate: name scenes for that"
+        "standard",
+        "",
+        "scenes of each part: standard (the usual 24 to train, 14 to test, none to validate), or lists of "
+        "names",
     )
-    ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
-    leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
+    ignore: tuple[str, ...] = setting(
+        (), "", "further colours in label files, as '#rrggbb', whose pixels are ignored"
+    )
+    leave_out: tuple[str, ...] = setting(
+        (), "", "names of scenes that are not used; they are counted and printed"
+    )
     metres_per_pixel: Scale = "georeference"
     files: Files = None
     cache: Cache = None
@@ -210,12 +226,19 @@ class Naic2020Config(Located):
     title: ClassVar[str] = "NAIC2020"
     maps_hold_codes: ClassVar[bool] = True
 
-    kind: Literal["naic2020"]
-    root: str = setting(..., "", "folder or address with the .tif images and .png labels, and its subfolders")
-    round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
-    ignore: tuple[int, ...] = setting((), "", "further codes of label files that count nowhere")
+    kind: Literal["naic2020"] = setting(..., "", "layout of the dataset: tiles of the contest NAIC2020")
+    root: str = setting(
+        ...,
+        "",
+        "folder or address (s3://, https://, …) that holds the .tif images and .png labels; its subfolders "
+        "are searched too",
+    )
+    round: Literal[1, 2] = setting(
+        1, "", "round of the contest: 1 has 8 classes (codes 100 … 800), 2 has 15 (codes 1 … 17)"
+    )
+    ignore: tuple[int, ...] = setting((), "", "further codes in label files whose pixels are ignored")
     leave_out: tuple[str, ...] = setting(
-        (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
+        (), "", "tiles that are not used, by stem or glob pattern; they are counted and printed"
     )
     metres_per_pixel: Scale = "georeference"
     files: Files = None
@@ -225,7 +248,8 @@ class Naic2020Config(Located):
     validation_share: float = setting(
         0.1,
         "share of the tiles",
-        "held out by a hash of the stem: hardly any changes sides when files are added",
+        "share of the tiles held out for validation, chosen by a hash of the stem, so that hardly any tile "
+        "changes sides when files are added",
         gt=0,
         lt=1,
     )
@@ -243,19 +267,22 @@ Codes = Annotated[str, BeforeValidator(_as_text), Field(pattern=r"^\d{1,5}(-\d{1
 class FolderClass(Section):
     """One class of a folder dataset."""
 
-    name: str = setting(..., "", "as it appears in maps and scores")
+    name: str = setting(..., "", "name of the class in maps and scores")
     code: int | None = setting(
         None,
         "",
-        "the value in label files; needed where they, or attributes of polygons, hold codes",
+        "value of the class in label files; needed where label files, or the polygons' attribute, hold codes",
         ge=0,
         lt=65535,
     )
-    colour: str | None = setting(None, "", "'#rrggbb', in label files that hold colours, and on maps")
+    colour: str | None = setting(
+        None, "", "colour of the class on maps and in label files that hold colours, as '#rrggbb'"
+    )
     also: Annotated[tuple[Codes, ...], BeforeValidator(_several)] = setting(
         (),
         "",
-        "further codes, or ranges as 1-118, that mean it in label files: greys of a mask with soft edges",
+        "further codes, or ranges such as 1-118, that mean this class in label files: greys of a mask with "
+        "soft edges, for example",
     )
 
     @property
@@ -278,97 +305,6 @@ def _range(text: str) -> range:
     return range(int(low), int(high or low) + 1)
 
 
-class BlocksConfig(Section):
-    """Blocks inside each scene, in place of whole scenes: for one large raster, or few."""
-
-    size: float = setting(
-        ..., "", "side of a block; longer than the labels are alike over, and than three buffers", gt=0
-    )
-    unit: Literal["pixels", "metres"] = setting("pixels", "", "of that side")
-    buffer: int = setting(
-        ...,
-        "pixels",
-        "around blocks of another part, that count nowhere; at least the model's receptive-field radius, "
-        "times what augmentation.scale, rotation and scale_to bring nearer",
-        ge=0,
-        le=100_000,
-    )
-
-
-class FolderSplit(Section):
-    """Split of a folder's scenes; scenes of one group are never separated."""
-
-    group: str | None = setting(
-        None, "", "regular expression on the image's relative path; its first group names the group"
-    )
-    validation: tuple[str, ...] = setting(
-        (), "", "groups, names or glob patterns that validate during training"
-    )
-    test: tuple[str, ...] = setting((), "", "groups, names or glob patterns that training never sees")
-    leave_out: tuple[str, ...] = setting(
-        (), "", "groups, names or glob patterns of scenes that are not used; they are counted and printed"
-    )
-    validation_share: float = setting(
-        0.0, "share of the groups", "held out by a hash of the group; instead of naming them", ge=0, lt=1
-    )
-    test_share: float = setting(
-        0.0, "share of the groups", "for the test, from the other end of the same order", ge=0, lt=1
-    )
-    seed: int = setting(0, "seed", "of that hash: another one holds out others", ge=0, lt=2**32)
-    folds: int = setting(
-        0, "folds", "into which the hash deals the groups; one of them validates; 0: off", ge=0, le=100
-    )
-    fold: int = setting(1, "fold", "that validates, from 1", ge=1)
-    blocks: BlocksConfig | None = setting(
-        None, "", "what is dealt are blocks of each scene, not groups: docs/data.md"
-    )
-
-    @field_validator("group")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        return value if value is None else _one_group(value)
-
-    @property
-    def by_hash(self) -> bool:
-        """True if a hash chooses what is held out."""
-        return bool(self.validation_share or self.test_share or self.folds)
-
-    @property
-    def rule(self) -> Rule:
-        """Settings that the deal of the groups, or of blocks, depends on."""
-        blocks = "" if self.blocks is None else f"{self.blocks.size:g} {self.blocks.unit}"
-        return Rule(self.folds, float(self.validation_share), float(self.test_share), self.seed, blocks)
-
-    @model_validator(mode="after")
-    def _one_way(self) -> FolderSplit:
-        """Refuse two ways to hold out the same part, and settings without effect."""
-        for key, other in _WAYS:
-            if getattr(self, key) and getattr(self, other):
-                raise _misfit(f"expected {key} or {other}, got both; take one of them out")
-        if self.validation_share + self.test_share >= 1:
-            raise _misfit("expected shares whose sum is below 1, so that some groups train")
-        if self.folds == 1 or (self.folds and self.fold > self.folds) or (not self.folds and self.fold > 1):
-            raise _misfit(
-                f"expected two folds or more, and one of them, got fold {self.fold} of {self.folds}"
-            )
-        if self.blocks is not None and not (self.validation_share or self.folds):
-            raise _misfit("expected validation_share or folds with blocks, got none: nothing is held out")
-        if self.seed and not self.by_hash:
-            raise _misfit("expected validation_share, test_share or folds with seed, got none")
-        return self
-
-
-_WAYS = (
-    *(("validation", "validation_share"), ("test", "test_share"), ("folds", "validation_share")),
-    *(("folds", "validation"), ("blocks", "group"), ("blocks", "validation"), ("blocks", "test")),
-)
-"""Pairs of settings of which a split has one."""
-
-
-def _misfit(message: str) -> PydanticCustomError:
-    return PydanticCustomError("dataset.split", "{message}", {"message": message})
-
-
 IGNORE_WORD = "ignore"
 """In place of a class: pixels that count nowhere."""
 
@@ -382,20 +318,33 @@ class VectorLabels(Section):
     attribute: str | None = setting(
         "class",
         "",
-        "that holds the class of a polygon: its name, its code, or a value below; null: one class",
+        "attribute that holds a polygon's class: as its name, its code, or a key of values; null: all "
+        "polygons are of one class",
     )
     values: dict[Text, Text] = setting(
-        {}, "", "value of the attribute: class, or ignore; without a value (null) a polygon is ignored"
+        {},
+        "",
+        "class, or ignore, that each value of the attribute stands for; a polygon whose attribute is empty "
+        "(null) is ignored",
     )
     order: tuple[Text, ...] = setting(
-        (), "", "classes from top to bottom where polygons overlap; those not named lie below, apart"
+        (),
+        "",
+        "classes from top to bottom, where their polygons overlap; classes that are not listed lie below "
+        "and may not overlap",
     )
-    outside: Text = setting(IGNORE_WORD, "", "of pixels in no polygon: ignore, or a class")
+    outside: Text = setting(IGNORE_WORD, "", "class of the pixels in no polygon, or ignore")
     all_touched: bool = setting(
-        False, "", "a pixel belongs to each polygon that touches it, not only to that of its centre"
+        False,
+        "",
+        "true: a pixel belongs to every polygon that touches it; false: to the polygon over its centre",
     )
-    layer: str | None = setting(None, "", "default: the only one of polygons")
-    crs: str | None = setting(None, "", "of files without one, as EPSG:25832")
+    layer: str | None = setting(
+        None, "", "layer of the vector file that is read; default: its only layer with polygons"
+    )
+    crs: str | None = setting(
+        None, "", "coordinate system of vector files that name none, such as EPSG:25832"
+    )
 
     def check(self, classes: list[str]) -> None:
         """Refuse classes that the dataset does not have, and one that cannot be told from ignored pixels.
@@ -447,56 +396,81 @@ class FolderConfig(Located):
 
     title: ClassVar[str] = "its owner's own data"
 
-    kind: Literal["folder"]
+    kind: Literal["folder"] = setting(
+        ..., "", "layout of the dataset: any folder, described by the keys below"
+    )
     root: str = setting(
-        ..., "", "folder or address (s3://, gs://, az://, https://) that the patterns start from"
+        ...,
+        "",
+        "folder or address (s3://, gs://, az://, https://) in which the patterns of images and labels are "
+        "searched",
     )
     images: Patterns = setting(
         ...,
         "",
-        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label; a list "
-        "where a scene's bands lie in several files, in the order of the bands",
+        "pattern of the image files: * stands for any name, ** for any folders, {name} for the part that "
+        "an image and its label share; a list of patterns, in the order of the bands, where a scene's "
+        "bands lie in several files",
     )
     grid: str | None = setting(
-        None, "", "of several image files, the pattern whose pixels count; default: the smallest pixels"
+        None,
+        "",
+        "pattern, one of several in images, whose pixels the other files are resampled to; default: the "
+        "pattern with the smallest pixels",
     )
     drivers: tuple[str, ...] = setting(
-        (), "", "further GDAL drivers that may open files: JP2OpenJPEG, VRT (which can read any other file)"
+        (),
+        "",
+        "further GDAL drivers that may open files, such as JP2OpenJPEG, or VRT (which can read any other "
+        "file)",
     )
     labels: str = setting(
         ...,
         "",
-        "pattern of the label files, with the same {names}; exactly one per image; also of polygons (.gpkg, "
-        ".geojson, .shp, .fgb, .parquet), or the name of one file, raster or polygons, for all images; "
-        "{class}: encoding masks",
+        "pattern of the label files, with the same {names}, so that each image has one; rasters, or "
+        "polygons (.gpkg, .geojson, .shp, .fgb, .parquet); or the name of one file for all images; {class} "
+        "stands for the class in encoding: masks",
     )
     labels_by: Literal["pixels", "georeference"] = setting(
         "pixels",
         "",
-        "how label rasters lie on images: pixel on pixel, or by georeference, from any grid and CRS, as one "
-        "for all images always does",
+        "placement of label rasters on images: pixel on pixel, or by georeference from any grid and CRS; "
+        "one label file for all images is always placed by georeference",
     )
-    vector: VectorLabels = setting(VectorLabels(), "", "how polygons become labels")
+    vector: VectorLabels = setting(VectorLabels(), "", "rule that turns polygons into labels")
     encoding: Literal["codes", "colours", "masks"] = setting(
         "codes",
         "",
-        "what label files hold; codes includes palette indices; masks: one a class, by {class} or band: "
-        "docs/data.md",
+        "content of the label files: class codes (also palette indices), colours, or masks of one class "
+        "each, by {class} in the name or by band: docs/data.md",
     )
-    classes: tuple[FolderClass, ...] = setting(..., "", "in the order of their ids", min_length=1)
-    ignore: tuple[int | str, ...] = setting((), "", "further codes, or '#rrggbb', that count nowhere")
+    classes: tuple[FolderClass, ...] = setting(
+        ..., "", "classes of the dataset; their order gives the ids 0, 1, 2, …", min_length=1
+    )
+    ignore: tuple[int | str, ...] = setting(
+        (), "", "further codes, or colours as '#rrggbb', in label files whose pixels are ignored"
+    )
     bands: tuple[Band, ...] | None = setting(
-        None, "", "1-based bands the model sees, in order; default: all but alpha. A band named here is data"
+        None,
+        "",
+        "bands that the model sees, counted from 1, in this order; a band named here counts as data; "
+        "default: all but alpha",
     )
     unlabelled: Literal["error", "skip"] = setting(
         "error",
         "",
-        "images without a label, labels without an image; skip: left out, counted and printed",
+        "treatment of images without a label and labels without an image: an error, or (skip) left out, "
+        "counted and printed",
     )
     label_kind: Literal["full", "eroded"] = setting(
-        "full", "", "for the protocol of scores: are borders ignored?"
+        "full",
+        "",
+        "kind of the labels, recorded in the protocol of scores: full, or eroded where borders between "
+        "classes are ignored",
     )
-    split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
+    split: FolderSplit = setting(
+        FolderSplit(), "", "division of the scenes into training, validation and test"
+    )
     metres_per_pixel: Scale = "georeference"
     files: Files = None
     cache: Cache = None

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, LiteralString
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
+from segmenter.config.strategies import STRATEGIES, OtherSettings, Problem
+
+if TYPE_CHECKING:
+    StrategyName = str
+else:
+    StrategyName = Literal[tuple(STRATEGIES)]
 
 DeviceNumber = Annotated[int, Field(ge=0)]
 MemoryLimit = int | str
@@ -65,31 +71,28 @@ def share_of_card(limit: MemoryLimit) -> int | None:
 class LogicalGpus(Section):
     """One GPU split into several, to test several replicas on one card."""
 
-    number: int = setting(..., "devices", "how many are made of the one card", ge=2, le=64)
-    memory: int = setting(..., "MiB", "of each; a quarter of an 11 GB card is about 2500", ge=64)
+    number: int = setting(
+        ..., "devices", "number of logical GPUs that the one card is split into", ge=2, le=64
+    )
+    memory: int = setting(
+        ..., "MiB", "memory of each logical GPU; a quarter of an 11 GB card is about 2500", ge=64
+    )
 
 
 class DistributionConfig(Section):
     """Devices of a training, and how they work together."""
 
-    strategy: Literal[
-        "auto",
-        "one_device",
-        "mirrored",
-        "multi_worker_mirrored",
-        "central_storage",
-        "parameter_server",
-        "tpu",
-    ] = setting(
+    strategy: StrategyName = setting(
         "auto",
         "",
-        "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
-        "(--cluster, TF_CONFIG); docs/machines.md",
+        "strategy of tf.distribute by which devices work together; auto: all GPUs if there are any, else "
+        "all CPU devices, and those of all workers where a cluster is given (--cluster, TF_CONFIG); "
+        "docs/machines.md",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
         "",
-        "of the visible devices only these numbers, from 0; default: all, or the first for one_device",
+        "numbers of the visible devices to use, counted from 0; default: all, or with one_device the first",
     )
     shares: Annotated[
         tuple[int, ...] | Literal["auto"] | None,
@@ -97,56 +100,73 @@ class DistributionConfig(Section):
     ] = setting(
         None,
         "",
-        "parts of each step for each device, as in [2, 2, 1, 1] where two are twice as fast; auto: measured "
-        "before the first step; default: equal ones",
+        "relative part of each step that each device computes, as in [2, 2, 1, 1] where two are twice as "
+        "fast; auto: measured before the first step; default: equal parts",
     )
     tpu: str | None = setting(
-        None, "", "strategy tpu: name or address of the TPU; default: local, that of this machine"
+        None, "", "name or address of the TPU, for strategy: tpu; default: local, the TPU of this machine"
     )
     cross_device: Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one"] = setting(
         "auto",
         "",
-        "how sums over devices are made; auto: TensorFlow's collectives, NCCL between GPUs that are cards "
-        "of their own",
+        "method by which sums over devices are made; auto: TensorFlow's collectives, with NCCL between "
+        "GPUs that are separate cards",
     )
     visible_devices: tuple[DeviceNumber, ...] | None = setting(
-        None, "", "GPUs that TensorFlow may see, by its numbers, from 0; []: none; default: all"
+        None,
+        "",
+        "numbers of the GPUs that TensorFlow may see, counted from 0 as TensorFlow does; []: none; "
+        "default: all",
     )
-    memory_growth: bool = setting(True, "", "take GPU memory as it is needed; false: all of it at the start")
+    memory_growth: bool = setting(
+        True, "", "true: take GPU memory as it is needed; false: take all of it at the start"
+    )
     memory_limit: Annotated[MemoryLimit | tuple[MemoryLimit, ...] | None, BeforeValidator(_memory_limits)] = (
         setting(
             None,
             "MiB",
-            "hard limit of each GPU, taken at the start, or a share of it as in 50 %; a list has one for "
-            "each visible GPU, in the cards' order; needs memory_growth: false",
+            "largest memory of each GPU, taken at the start: MiB, or a share such as 50 %; a list has one "
+            "value for each visible GPU, in the order of the cards; needs memory_growth: false; default: no "
+            "limit",
         )
     )
     logical_gpus: LogicalGpus | None = setting(
-        None, "", "{number, memory}: split the one visible GPU; needs memory_growth: false"
+        None,
+        "",
+        "number and memory of the logical GPUs that the one visible GPU is split into; needs "
+        "memory_growth: false; default: not split",
     )
     soft_placement: bool = setting(
-        True, "", "compute on the CPU what has no GPU version; false: such an operation is an error"
+        True, "", "true: compute on the CPU what has no GPU version; false: such an operation is an error"
     )
     log_placement: bool = setting(
-        False, "", "write the device of every operation to stderr: thousands of lines"
+        False, "", "true: write the device of every operation to stderr, which gives thousands of lines"
     )
     start_timeout: int = setting(
-        1800, "s", "that workers wait for each other at the start: their indexes take unequally long", ge=1
+        1800,
+        "s",
+        "longest time that workers wait for each other at the start; building their tile indexes takes "
+        "unequally long",
+        ge=1,
     )
     heartbeat_timeout: int = setting(
         60,
         "s",
-        "without a sign of life after which a worker is lost; a busy machine may be silent for 10",
+        "time without a sign of life after which a worker counts as lost; a busy machine may be silent for "
+        "10 s",
         ge=5,
     )
     progress_timeout: int = setting(
         900,
         "s",
-        "without progress after which a worker that lives hangs; compiling the step takes minutes",
+        "time without progress after which a worker that still answers counts as hung; compiling the step "
+        "takes minutes",
         ge=5,
     )
     deterministic: bool = setting(
-        False, "", "the same bits in each run on GPUs too, at a cost; a CPU has them without"
+        False,
+        "",
+        "true: the same bits in each run on GPUs too, which is slower; on a CPU they are the same anyway",
     )
 
     @model_validator(mode="after")
@@ -157,10 +177,10 @@ class DistributionConfig(Section):
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (setting, problem) for each pair of settings that exclude each other."""
-        unread = _UNREAD.get(self.strategy, {})
+        unread = dict(STRATEGIES[self.strategy].unread)
         if self.strategy not in ("auto", "multi_worker_mirrored"):
             why = f"expected several workers with it, got strategy: {self.strategy}"
-            unread = unread | dict.fromkeys(_OF_WORKERS, why)
+            unread |= dict.fromkeys(_OF_WORKERS, why)
         for key, message in unread.items():
             value = getattr(self, key)
             if value != type(self).model_fields[key].default:
@@ -181,8 +201,10 @@ class DistributionConfig(Section):
             yield "cross_device", f"expected auto or nccl over workers, got {self.cross_device}"
         if isinstance(shares, tuple) and count and len(shares) != count:
             yield "shares", f"expected {count}, one for each of devices, got {len(shares)}"
-        if self.tpu is not None and self.strategy != "tpu":
-            yield "tpu", f"expected strategy: tpu with it, got {self.strategy}"
+        for name, rules in STRATEGIES.items():
+            for key in rules.own if name != self.strategy else ():
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    yield key, f"expected strategy: {name} with it, got {self.strategy}"
         if self.memory_limit is not None and self.logical_gpus is not None:
             yield "memory_limit", "logical_gpus says the memory itself: expected one of both, got both"
         for key in ("memory_limit", "logical_gpus"):
@@ -191,86 +213,14 @@ class DistributionConfig(Section):
         if self.logical_gpus is not None and self.cross_device == "nccl":
             yield "cross_device", "nccl needs one card for each device, logical_gpus has one, got nccl"
 
-    def misfits(
-        self, planned_per_replica: bool, precision: str, xla: bool, per_call: bool
-    ) -> Iterator[tuple[LiteralString, LiteralString]]:
-        """Yield (setting, problem) for settings that do not fit other sections of a recipe.
-
-        Args:
-            per_call: True if `training.steps_per_call` is not the default.
-        """
-        if self.shares is not None and planned_per_replica:
+    def misfits(self, others: OtherSettings) -> Iterator[Problem]:
+        """Yield (setting, problem) for settings that do not fit other sections of a recipe."""
+        if self.shares is not None and others.planned_per_replica:
             yield (
                 "distribution.shares",
                 "expected sampling.per_replica: best_effort or off with it: guarantee plans equal parts",
             )
-        if self.strategy == "tpu" and precision == "mixed_float16":
-            yield (
-                "training.precision",
-                "expected mixed_bfloat16 or float32 with distribution.strategy: tpu, got mixed_float16",
-            )
-        if self.strategy == "tpu" and xla:
-            yield (
-                "training.xla",
-                "expected false with distribution.strategy: tpu, which compiles all, got true",
-            )
-        if self.strategy == "parameter_server":
-            yield from _unserved_elsewhere(planned_per_replica, xla, per_call)
+        yield from STRATEGIES[self.strategy].misfits(others)
 
 
-def _unserved_elsewhere(
-    planned_per_replica: bool, xla: bool, per_call: bool
-) -> Iterator[tuple[LiteralString, LiteralString]]:
-    """Yield (setting, problem) for settings of other sections that asynchronous workers cannot follow."""
-    if xla:
-        yield (
-            "training.xla",
-            "expected false with distribution.strategy: parameter_server (its step reads from and writes to "
-            "other machines, which XLA cannot compile), got true",
-        )
-    if per_call:
-        yield (
-            "training.steps_per_call",
-            "expected the default with distribution.strategy: parameter_server, where a worker is given one "
-            "step at a time",
-        )
-    if planned_per_replica:
-        yield (
-            "sampling.per_replica",
-            "expected best_effort or off with distribution.strategy: parameter_server, where each step is "
-            "one worker's, got guarantee",
-        )
-
-
-_UNSERVED = {
-    "devices": "each worker computes on one device",
-    "shares": "each worker computes whole steps",
-    "cross_device": "nothing is summed over devices",
-    "logical_gpus": "each worker computes on one device",
-    "memory_limit": "workers take memory as they need it",
-    "deterministic": "updates come in any order, so that no run repeats another's bits",
-    "log_placement": "the workers' operations are not the chief's to log",
-}
-_NOT_OF_A_TPU = (
-    *("devices", "shares", "cross_device", "visible_devices", "memory_growth", "memory_limit"),
-    *("logical_gpus", "deterministic"),
-)
-"""A TPU's cores work in step, with equal parts and separate memory."""
-_UNREAD: dict[str, dict[str, str]] = {
-    "one_device": {
-        "cross_device": "one device has no other to add to, got {got}",
-        "shares": "one device gets all of a step, got {got}",
-    },
-    "central_storage": {"cross_device": "strategy: central_storage adds on the host, got {got}"},
-    "parameter_server": {
-        key: f"{why} under strategy: parameter_server: expected the default, got {{got}}"
-        for key, why in _UNSERVED.items()
-    },
-    "tpu": dict.fromkeys(_NOT_OF_A_TPU, "strategy: tpu has no use for it, got {got}"),
-    "multi_worker_mirrored": {
-        "devices": "TensorFlow uses all that a worker sees; say visible_devices",
-        "shares": "several workers get equal parts of a step; expected none",
-    },
-}
-"""Strategy → settings that it does not read, with why."""
 _OF_WORKERS = ("start_timeout", "heartbeat_timeout", "progress_timeout")

@@ -15,7 +15,8 @@ from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import ConfigError, shortened
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import DatasetConfig, FolderConfig, Naic2020Config, PotsdamConfig
-from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour, unpacked
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, unpacked
 from segmenter.grid.scenes import Layout
 
 _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
@@ -148,12 +149,17 @@ def braces(regex: re.Pattern[str]) -> str:
 
 def class_map(config: FolderConfig) -> ClassMap:
     """Return a recipe's class map; missing colours and codes get distinct defaults, used only in maps."""
+    given = [
+        None if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour")
+        for i, c in enumerate(config.classes)
+    ]
+    colours = default_colours([c.name for c in config.classes], given)
     written = {code for each in config.classes for code in (each.code, *each.further)}
     further = (code for code in count(len(config.classes)) if code not in written)
     classes = tuple(
         LandCoverClass(
             c.name,
-            own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
+            colours[i],
             c.code if c.code is not None else i if i not in written else next(further),
             c.further,
         )

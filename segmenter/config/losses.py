@@ -37,75 +37,118 @@ class LossConfig(Section):
     """Weighted sum of the terms; ignored pixels count in none."""
 
     cross_entropy: Annotated[float, Term("pixels")] = setting(
-        1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0
+        1.0, "weight", "weight of cross-entropy in the loss; averaged as loss.normalisation says", ge=0
     )
     focal: Annotated[float, Term("pixels")] = setting(
-        0.0, "weight", "of focal loss, a mean as `normalisation` says", ge=0
+        0.0, "weight", "weight of focal loss in the loss; averaged as loss.normalisation says", ge=0
     )
     focal_gamma: Annotated[float, UsedBy("focal")] = setting(
-        2.0, "exponent", "how much less an easy pixel counts; the paper's best (arXiv:1708.02002)", ge=0
+        2.0,
+        "exponent",
+        "exponent of focal loss; the higher, the less an easy pixel counts; the default was best in the "
+        "paper (arXiv:1708.02002)",
+        ge=0,
     )
     normalisation: Annotated[Literal["per_image", "per_pixel"], _BY_PIXELS] = setting(
         "per_image",
         "",
-        "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w of all",
+        "average over pixels in cross-entropy and focal loss; per_image: over the valid pixels of each "
+        "image, then over images; per_pixel: Σ w·ℓ / Σ w over all pixels of the batch",
     )
     dice: Annotated[float, Term("batch")] = setting(
-        0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
+        0.0,
+        "weight",
+        "weight of Dice loss: 1 − soft Dice over the global batch, averaged over the classes in it",
+        ge=0,
     )
-    jaccard: Annotated[float, Term("batch")] = setting(0.0, "weight", "1 − soft Jaccard, likewise", ge=0)
+    jaccard: Annotated[float, Term("batch")] = setting(
+        0.0,
+        "weight",
+        "weight of Jaccard loss: 1 − soft Jaccard index over the global batch, averaged over the classes "
+        "in it",
+        ge=0,
+    )
     tversky: Annotated[float, Term("batch")] = setting(
-        0.0, "weight", "1 − soft Tversky index, likewise", ge=0
+        0.0,
+        "weight",
+        "weight of Tversky loss: 1 − soft Tversky index over the global batch, averaged over the classes "
+        "in it",
+        ge=0,
     )
     tversky_alpha: Annotated[float, UsedBy("tversky")] = setting(
-        0.3, "weight", "of false positives; the paper's best (arXiv:1706.05721)", ge=0
+        0.3,
+        "weight",
+        "weight of false positives in Tversky loss; the default was best in the paper (arXiv:1706.05721)",
+        ge=0,
     )
     tversky_beta: Annotated[float, UsedBy("tversky")] = setting(
-        0.7, "weight", "of false negatives: missing costs more than adding", ge=0
+        0.7,
+        "weight",
+        "weight of false negatives in Tversky loss; above tversky_alpha, missed pixels cost more than "
+        "added ones",
+        ge=0,
     )
     lovasz: Annotated[float, Term("images")] = setting(
-        0.0, "weight", "Lovász-softmax per image, mean over images; sorts all pixels: slow", ge=0
+        0.0,
+        "weight",
+        "weight of Lovász-softmax loss, computed for each image and averaged over images; slow, because it "
+        "sorts all pixels",
+        ge=0,
     )
     class_weights: Annotated[
         Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...], _BY_PIXELS
     ] = setting(
         "none",
         "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: sqrt(share of the pixels) / share in "
-        "what the sampling shows, mean 1 over these pixels, without a ceiling",
+        "weights of the classes in cross-entropy and focal loss: none (all 1), a list with one for each "
+        "class, or inverse_sqrt: sqrt(share of the pixels) / share in what the sampling shows, scaled to a "
+        "mean of 1 over these pixels, without an upper limit",
     )
     label_smoothing: Annotated[float, _BY_PIXELS] = setting(
-        0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
+        0.0,
+        "share",
+        "share of the target that is spread evenly over all classes, in cross-entropy and focal loss; 0: "
+        "none",
+        ge=0,
+        lt=1,
     )
     ohem: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "share of an image's pixels",
-        "the hardest, which alone count in cross-entropy and focal (arXiv:1604.03540); 0: all count",
+        "share of each image's pixels, the hardest, that alone count in cross-entropy and focal loss "
+        "(online hard example mining, arXiv:1604.03540); 0: all pixels count",
         ge=0,
         lt=1,
     )
     ohem_threshold: Annotated[float, UsedBy("ohem")] = setting(
         0.0,
         "probability",
-        "of the true class below which ohem keeps a pixel in any case; often 0.7",
+        "probability of the true class below which a pixel counts as hard in any case, beyond the share "
+        "that loss.ohem keeps; often 0.7; 0: off",
         ge=0,
         lt=1,
     )
     logit_adjustment: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "factor",
-        "of log(share of the class in what the sampling shows), added to the logits in training; 1 in "
-        "arXiv:2007.07314; 0: off",
+        "factor of log(share of the class in what the sampling shows), which is added to the logits during "
+        "training and favours rare classes; arXiv:2007.07314 takes 1; 0: off",
         ge=0,
     )
     boundary: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "weight",
-        "beside 1, of a pixel at a class border, in cross-entropy and focal; U-Net has 10 (arXiv:1505.04597)",
+        "additional weight of pixels at a class border, in cross-entropy and focal loss, on top of 1; the "
+        "U-Net paper takes 10 (arXiv:1505.04597); 0: off",
         ge=0,
     )
     boundary_width: Annotated[float, UsedBy("boundary")] = setting(
-        5.0, "pixels", "deviation of the Gaussian by which that weight falls off; U-Net's", ge=0.5, le=20
+        5.0,
+        "pixels",
+        "distance over which the weight of loss.boundary falls off (deviation of a Gaussian); the default "
+        "is that of the U-Net paper",
+        ge=0.5,
+        le=20,
     )
 
     @classmethod

@@ -27,16 +27,40 @@ class UNetConfig(Section):
 
     smaller_by: ClassVar[str] = "model.width"  # named where the memory is too small
     kind: Literal["unet"] = setting(
-        "unet", "", "unet: from scratch, as wide as said here; encoder_decoder: encoders of the literature"
+        "unet",
+        "",
+        "architecture: unet is trained from scratch, with the depth and width given here; encoder_decoder "
+        "has a published encoder",
     )
-    depth: int = setting(4, "levels", "number of halvings; the total stride is 2**depth", ge=1, le=6)
-    width: int = setting(32, "channels", "at full resolution, doubled at each level", ge=1, le=256)
-    max_width: int = setting(512, "channels", "no level is wider than this", ge=1, le=2048)
+    depth: int = setting(
+        4,
+        "levels",
+        "number of times that the resolution is halved; the total stride is 2**depth pixels",
+        ge=1,
+        le=6,
+    )
+    width: int = setting(
+        32, "channels", "number of channels at full resolution; it doubles at each level", ge=1, le=256
+    )
+    max_width: int = setting(512, "channels", "largest number of channels at any level", ge=1, le=2048)
     upsampling: Literal["nearest", "bilinear", "transpose"] = setting(
-        "nearest", "", "nearest leaves no checkerboard"
+        "nearest",
+        "",
+        "method by which the decoder doubles the resolution; nearest and bilinear resize, transpose is a "
+        "learned convolution, which may leave a checkerboard pattern",
     )
-    normalisation: Literal["batch", "none"] = setting("batch", "", "batch: synchronised over the replicas")
-    dropout: float = setting(0.0, "probability", "at the deepest level, where weights are most", ge=0, lt=1)
+    normalisation: Literal["batch", "none"] = setting(
+        "batch",
+        "",
+        "normalisation after each convolution: batch (BatchNorm, with statistics over all replicas), or none",
+    )
+    dropout: float = setting(
+        0.0,
+        "probability",
+        "probability that dropout sets a value of the deepest level, where most weights are, to 0; 0: off",
+        ge=0,
+        lt=1,
+    )
 
     @property
     def max_pooled(self) -> bool:
@@ -73,38 +97,75 @@ class EncoderDecoderConfig(Section):
     """A classification encoder, and a decoder that restores full resolution."""
 
     smaller_by: ClassVar[str] = "model.decoder_width, take a smaller model.encoder"
-    kind: Literal["encoder_decoder"]
+    kind: Literal["encoder_decoder"] = setting(..., "", "architecture: a published encoder with a decoder")
     encoder: Literal[
         "resnet18", "resnet34", "resnet50", "keras_resnet50",
         "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2",
         "efficientnet_v2_b0", "efficientnet_v2_b1", "efficientnet_v2_b2", "efficientnet_v2_b3",
         "efficientnet_v2_s", "mobilenet_v2", "densenet121", "convnext_tiny",
-    ] = setting("efficientnet_lite0", "", "lite: windows stay exact; resnet: torch's geometry")  # fmt: skip
+    ] = setting(
+        "efficientnet_lite0", "",
+        "encoder of the literature that computes the features; efficientnet_lite* have no global layers, so "
+        "that windows stay exact; resnet* have the geometry of PyTorch's",
+    )  # fmt: skip
     decoder: Literal["unet", "fpn", "upernet", "deeplabv3plus"] = setting(
-        "unet", "", "how features of all strides become one map"
+        "unet", "", "decoder that joins the encoder's features of all strides into one map"
     )
     weights: str | None = setting(
-        None, "", "imagenet, or a file .safetensors, .weights.h5 or .h5; none: from scratch"
+        None,
+        "",
+        "initial weights of the encoder: imagenet, or a file (.safetensors, .weights.h5 or .h5); default: "
+        "random, trained from scratch",
     )
     weight_bands: tuple[WeightBand, ...] | None = setting(
-        None, "", "for each band the channel of the weights it takes, by colour or number; null: their mean"
+        None,
+        "",
+        "channel of the initial weights that each band takes: red, green, blue, a number from 1, or null "
+        "for the mean of all; default: the first bands take the channels in their order, and fewer bands "
+        "than channels take the mean",
     )
     input_normalisation: Literal["auto", "weights", "scenes"] = setting(
-        "auto", "", "auto: as imagenet was trained where bands are its 8-bit colours"
+        "auto",
+        "",
+        "normalisation of the input; weights: ImageNet's mean and deviation for 8-bit bands that take red, "
+        "green or blue; scenes: those of the training scenes; auto: weights with weights: imagenet, else "
+        "scenes",
     )
     decoder_width: int = setting(
-        128, "channels", "of FPN, UPerNet and DeepLabV3+; of a U-Net's deepest level", ge=8, le=1024
+        128,
+        "channels",
+        "number of channels of the decoders FPN, UPerNet and DeepLabV3+; in a U-Net decoder, of its "
+        "deepest level",
+        ge=8,
+        le=1024,
     )
     output_stride: Literal[8, 16, 32] = setting(
-        32, "pixels", "of the deepest features; 16 and 8 by atrous convolutions (deeplabv3plus)"
+        32,
+        "pixels",
+        "size in image pixels of a pixel of the deepest features; 16 and 8 are made by atrous convolutions "
+        "and are for the decoder deeplabv3plus alone",
     )
     image_pooling: bool = setting(
-        False, "", "of DeepLabV3+: the mean of the whole window beside the rest; off, windows stay exact"
+        False,
+        "",
+        "true: DeepLabV3+ also sees the mean of the whole window, and windows are no longer exact; false: "
+        "it does not, and windows stay exact",
     )
     drop_path: float = setting(
-        0.0, "probability", "that the last residual block is left out, less for those before", ge=0, lt=1
+        0.0,
+        "probability",
+        "probability that the last residual block is skipped in a training step; it falls linearly to 0 "
+        "for the first block; 0: off",
+        ge=0,
+        lt=1,
     )
-    dropout: float = setting(0.0, "probability", "before the last convolution", ge=0, lt=1)
+    dropout: float = setting(
+        0.0,
+        "probability",
+        "probability that dropout sets a value before the last convolution to 0; 0: off",
+        ge=0,
+        lt=1,
+    )
 
     @property
     def max_pooled(self) -> bool:

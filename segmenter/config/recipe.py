@@ -24,6 +24,7 @@ from segmenter.config.models import ModelConfig as ModelConfig
 from segmenter.config.models import UNetConfig as UNetConfig
 from segmenter.config.sampling import SamplingConfig as SamplingConfig
 from segmenter.config.sections import Count, Section, setting
+from segmenter.config.strategies import OtherSettings
 
 MAX_NAME = 60
 """Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
@@ -38,15 +39,27 @@ _STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) sta
 class TilesConfig(Section):
     """Windows of the scenes that training samples."""
 
-    size: int = setting(256, "pixels", "side of a tile; what an 11 GB card takes 16 of", ge=16, le=4096)
-    overlap: int = setting(0, "pixels", "that neighbouring tiles share; 0: each pixel is in one tile", ge=0)
+    size: int = setting(
+        256,
+        "pixels",
+        "length of a tile's side; an 11 GB card takes a batch of 16 tiles of the default size",
+        ge=16,
+        le=4096,
+    )
+    overlap: int = setting(
+        0, "pixels", "width of the strip that neighbouring tiles share; 0: each pixel is in one tile", ge=0
+    )
     jitter: bool = setting(
-        True, "", "move each tile by up to half its step, anew each epoch, within its scene"
+        True,
+        "",
+        "true: move each tile at random by up to half its step, anew in each epoch, within its scene; "
+        "false: tiles stay on their grid",
     )
     min_labelled: float = setting(
         0.05,
         "share of the tile",
-        "tiles with fewer labelled, valid pixels are left out, and counted",
+        "smallest share of a tile that must be labelled and have data; tiles with less are left out and "
+        "counted",
         ge=0,
         le=1,
     )
@@ -65,34 +78,93 @@ class TilesConfig(Section):
 class AugmentationConfig(Section):
     """Random changes of a tile; 0 turns one off. Geometric changes also move the label."""
 
-    d4: bool = setting(True, "", "the eight flips and quarter turns: land has no up from above")
-    scale: float = setting(0.0, "share", "zoom in or out by up to this share", ge=0, lt=0.9)
+    d4: bool = setting(
+        True,
+        "",
+        "true: turn each tile into a random one of its eight flips and quarter turns, because imagery from "
+        "above has no fixed orientation",
+    )
+    scale: float = setting(
+        0.0,
+        "share",
+        "largest relative zoom of a tile, in or out, drawn at random; 0.25: from 0.75 to 1.25 times; 0: off",
+        ge=0,
+        lt=0.9,
+    )
     scale_to: tuple[Metres, Metres] | None = setting(
-        None, "metres", "a pixel, finest and coarsest: each tile is shown at one drawn between"
+        None,
+        "metres",
+        "range of pixel sizes on the ground, [finest, coarsest]: each tile is resampled to one drawn from "
+        "it; default: scenes keep their pixel size",
     )
     rotation: float = setting(
-        0.0, "degrees", "rotate by up to this; uncovered corners are ignored", ge=0, le=180
+        0.0,
+        "degrees",
+        "largest rotation of a tile, either way, drawn at random; uncovered corners are ignored; 0: off",
+        ge=0,
+        le=180,
     )
-    brightness: float = setting(0.2, "share of the range", "add up to this share, either way", ge=0, le=1)
-    contrast: float = setting(0.2, "share", "stretch by up to this share, either way", ge=0, lt=1)
-    hue: int = setting(0, "degrees", "shift hue by up to this; 8-bit RGB only", ge=0, le=180)
-    saturation: float = setting(0.0, "share", "change saturation by up to this; 8-bit RGB only", ge=0, le=1)
-    blur: float = setting(0.0, "probability", "of a slight Gaussian blur", ge=0, le=1)
-    noise: float = setting(0.0, "share of the range", "deviation of added noise; slow", ge=0, le=0.5)
+    brightness: float = setting(
+        0.2,
+        "share of the range",
+        "largest change of brightness, up or down, drawn at random; 0: off",
+        ge=0,
+        le=1,
+    )
+    contrast: float = setting(
+        0.2, "share", "largest relative change of contrast, up or down, drawn at random; 0: off", ge=0, lt=1
+    )
+    hue: int = setting(
+        0,
+        "degrees",
+        "largest shift of hue, either way, drawn at random; for 8-bit RGB only; 0: off",
+        ge=0,
+        le=180,
+    )
+    saturation: float = setting(
+        0.0,
+        "share",
+        "largest relative change of saturation, up or down, drawn at random; for 8-bit RGB only; 0: off",
+        ge=0,
+        le=1,
+    )
+    blur: float = setting(
+        0.0,
+        "probability",
+        "probability that a tile is slightly blurred (Gaussian kernel of 3 to 5 pixels); 0: off",
+        ge=0,
+        le=1,
+    )
+    noise: float = setting(
+        0.0,
+        "share of the range",
+        "largest deviation of the noise that is added to a tile; slow; 0: off",
+        ge=0,
+        le=0.5,
+    )
     probability: ProbabilityConfig = setting(
-        ProbabilityConfig(), "", "that each of the above is applied to a tile; 1: to each"
+        ProbabilityConfig(),
+        "",
+        "probabilities with which the changes above are applied to a tile, each drawn independently; "
+        "default: 1, to every tile",
     )
     transforms: tuple[TransformConfig, ...] = setting(
-        (), "", "further ones, by albumentations' names, in this order: docs/training.md"
+        (), "", "further transforms of albumentations, applied in this order: docs/training.md"
     )
     mosaic: float = setting(
         0.0,
         "probability",
-        "of a tile put together from four (arXiv:2004.10934); reads three more",
+        "probability that a tile is put together from parts of four tiles (arXiv:2004.10934), which reads "
+        "three more; 0: off",
         ge=0,
         le=1,
     )
-    copy_paste: CopyPasteConfig | None = setting(None, "", "paste rare classes; reads one more tile")
+    copy_paste: CopyPasteConfig | None = setting(
+        None,
+        "",
+        "copy-paste of rare classes: regions of another tile, which is read too, are pasted into a tile; "
+        "default: off",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -144,98 +216,189 @@ class TrainingConfig(Section):
     """Length, optimiser, learning rate, precision, validation and checkpoints of a training."""
 
     global_batch: int = setting(
-        64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1, le=65_536
+        64,
+        "tiles",
+        "number of tiles in one optimiser step, over all replicas together; the default is 4 replicas × 16",
+        ge=1,
+        le=65_536,
     )
-    epochs: Count = setting(100, "epochs", "of planned steps; in one, each tile is seen once", ge=1)
-    optimizer: Literal["adamw", "sgd"] = setting("adamw", "", "sgd: with momentum, as the next two say")
+    epochs: Count = setting(
+        100,
+        "epochs",
+        "length of the training in epochs of planned steps; in one epoch each tile is seen once",
+        ge=1,
+    )
+    optimizer: Literal["adamw", "sgd"] = setting(
+        "adamw", "", "optimiser: adamw, or sgd with momentum and nesterov as given below"
+    )
     momentum: float = setting(
-        0.9, "share", "sgd: of the last step that is kept; 0: plain SGD, without memory of it", ge=0, lt=1
+        0.9, "share", "share of the previous step that sgd adds to each step; 0: plain SGD", ge=0, lt=1
     )
     nesterov: bool = setting(
-        True, "", "sgd: look ahead along the momentum (Sutskever et al., ICML 2013); false: Polyak's"
+        True,
+        "",
+        "true: sgd looks ahead along the momentum (Nesterov; Sutskever et al., ICML 2013); false: Polyak's "
+        "momentum",
     )
-    learning_rate: float = setting(1e-3, "per step", "the peak, after the warm-up, before scaling", gt=0)
+    learning_rate: float = setting(
+        1e-3, "per step", "learning rate at its peak, after the warm-up and before scaling", gt=0
+    )
     scaling: Literal["none", "linear", "sqrt"] = setting(
-        "none", "", "multiply the peak by global_batch / reference_batch (arXiv:1706.02677), or its root"
+        "none",
+        "",
+        "scaling of learning_rate with the batch: linear multiplies it by global_batch / reference_batch "
+        "(arXiv:1706.02677), sqrt by the square root of that",
     )
     reference_batch: Count | None = setting(
-        None, "tiles", "the global batch that learning_rate was found for; needed where it is scaled", ge=1
+        None,
+        "tiles",
+        "global batch that learning_rate was found for; needed with scaling: linear or sqrt",
+        ge=1,
     )
-    weight_decay: float = setting(1e-4, "per step", "decoupled, not on biases and normalisation", ge=0)
+    weight_decay: float = setting(
+        1e-4, "per step", "decoupled weight decay, on all weights but biases and normalisation", ge=0
+    )
     freeze_encoder: int = setting(
-        0, "epochs", "at the start in which a pretrained encoder stays as it is: less time; 0: off", ge=0
+        0,
+        "epochs",
+        "number of epochs at the start in which a pretrained encoder is frozen, which takes less time; 0: "
+        "trained from the start",
+        ge=0,
     )
     freeze_norms: Literal["none", "encoder", "all"] = setting(
         "none",
         "",
-        "BatchNorm that keeps the statistics, scale and shift it was loaded with: docs/training.md",
+        "BatchNorm layers whose statistics, scale and shift stay as they were loaded: none, those of the "
+        "encoder, or all: docs/training.md",
     )
     rates: dict[str, Annotated[float, Field(ge=0, le=1000)]] = setting(
         {},
         "",
-        "factors on learning_rate, as in {encoder: 0.1, encoder stage 1: 0.05, head: 1}; 0: frozen for good",
+        "factors on learning_rate for parts of the model, as in {encoder: 0.1, encoder stage 1: 0.05, "
+        "head: 1}; 0 freezes a part for good",
     )
     schedule: Literal["poly", "cosine", "constant", "exponential", "piecewise"] = setting(
-        "poly", "", "poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915); t runs from the warm-up to the last step"
+        "poly",
+        "",
+        "course of the learning rate after the warm-up; poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915), "
+        "where t rises from 0 at the end of the warm-up to 1 at the last step",
     )
-    warmup: Count = setting(100, "steps", "linear from 0; early BatchNorm statistics are poor", ge=0)
-    decay_rate: float = setting(0.9, "share", "exponential: what is left after decay_steps", gt=0, le=1)
+    warmup: Count = setting(
+        100,
+        "steps",
+        "length of the warm-up, in which the learning rate rises linearly from 0, because early BatchNorm "
+        "statistics are poor",
+        ge=0,
+    )
+    decay_rate: float = setting(
+        0.9,
+        "share",
+        "share of the learning rate that is left after each decay_steps, for schedule: exponential",
+        gt=0,
+        le=1,
+    )
     decay_steps: Count | None = setting(
-        None, "steps", "exponential: counted from the end of the warm-up", ge=1
+        None,
+        "steps",
+        "number of steps in which the learning rate falls by decay_rate, counted from the end of the "
+        "warm-up; needed with schedule: exponential",
+        ge=1,
     )
-    staircase: bool = setting(False, "", "exponential: falls once every decay_steps, at a stroke")
+    staircase: bool = setting(
+        False,
+        "",
+        "true: the learning rate falls in steps, once every decay_steps; false: smoothly; for schedule: "
+        "exponential",
+    )
     boundaries: tuple[Annotated[int, Field(ge=1)], ...] = setting(
-        (), "", "piecewise: the last step of each piece but the last, counted from 0"
+        (), "", "last step of each piece but the final one, counted from 0, for schedule: piecewise"
     )
     values: tuple[Annotated[float, Field(ge=0)], ...] = setting(
-        (), "", "piecewise: the share of the peak in each piece: one more than boundaries, as in 1, 0.1, 0.01"
+        (),
+        "",
+        "share of learning_rate in each piece, one value more than boundaries, as in [1, 0.1, 0.01], for "
+        "schedule: piecewise",
     )
     clip_norm: float = setting(
-        0.0, "gradient norm", "clip by global norm, after the sum over replicas; 0: off", ge=0
+        0.0,
+        "gradient norm",
+        "largest global norm of the gradient, after the sum over replicas; a larger gradient is scaled "
+        "down; 0: off",
+        ge=0,
     )
     clip_value: float = setting(
-        0.0, "gradient", "clip each component to ± this, after the sum over replicas; 0: off", ge=0
+        0.0,
+        "gradient",
+        "largest absolute value of each component of the gradient, after the sum over replicas; larger "
+        "ones are cut off; 0: off",
+        ge=0,
     )
     precision: Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"] = setting(
-        "float32", "", "mixed_float16: tensor cores; mixed_bfloat16: TPUs, newer cards; float64: for proofs"
+        "float32",
+        "",
+        "number format of the computation; mixed_float16: for GPUs with tensor cores; mixed_bfloat16: for "
+        "TPUs and newer cards; float64: for proofs of equality, slow",
     )
     accumulate: int = setting(
-        1, "micro-batches", "of a device's part of a step, one after the other: less memory", ge=1
+        1,
+        "micro-batches",
+        "number of micro-batches into which each device splits its part of a step, computed one after the "
+        "other to need less memory",
+        ge=1,
     )
     ema: float = setting(
         0.0,
         "share",
-        "decay of a moving average of the weights that validates and predicts; 0: off",
+        "decay of the moving average of the weights, which validates and predicts in place of the weights; "
+        "averages over about 1 / (1 − ema) steps; 0: off",
         ge=0,
         lt=1,
     )
     steps_per_call: int = setting(
-        4, "steps", "on the devices between two looks of the host; a stop waits for so many", ge=1, le=1000
+        4,
+        "steps",
+        "number of steps that the devices compute before the host reads their results; a stop takes effect "
+        "only then",
+        ge=1,
+        le=1000,
     )
     input_workers: Annotated[int | Literal["auto"], BeforeValidator(_number_or_auto)] = setting(
         "auto",
         "processes",
-        "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs",
+        "number of processes that make batches; 0: threads instead; auto: by cores and memory on GPUs, "
+        "threads on CPUs",
     )
     xla: Literal[False, True, "auto"] = setting(
         False,
         "",
-        "compile the step with XLA: on one device, or whole GPUs; auto: on GPUs, if a trial is faster",
+        "compilation of the step with XLA, on one device or whole GPUs; auto: on GPUs, if a trial is faster",
     )
-    validate_every: Count = setting(1, "epochs", "between two validations on whole scenes", ge=1)
+    validate_every: Count = setting(
+        1, "epochs", "number of epochs between two validations on whole scenes", ge=1
+    )
     best_by: str = setting(
         "miou",
         "",
-        "score that chooses the best model: miou, mf1, oa, fwiou, kappa, iou:CLASS, f1:CLASS; in miou, mf1 "
-        "a class that is predicted and that no validation label shows counts as 0",
+        "score that chooses the best model: miou, mf1, oa, fwiou, kappa, iou:CLASS or f1:CLASS; in miou "
+        "and mf1 a class that is predicted but is in no validation label counts as 0",
     )
     stop_after: Count = setting(
-        0, "validations", "in a row without a gain in best_by, which end the training; 0: off", ge=0
+        0,
+        "validations",
+        "number of validations in a row without a better best_by after which the training ends; 0: it runs "
+        "to its last epoch",
+        ge=0,
     )
     checkpoint_every: Count = setting(
-        1000, "steps", "and at the end of an epoch: what a power cut may cost at most", ge=1
+        1000,
+        "steps",
+        "number of steps between two checkpoints, which a power cut may cost at most; one is also written "
+        "at the end of each epoch",
+        ge=1,
     )
-    keep_checkpoints: Count = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
+    keep_checkpoints: Count = setting(
+        2, "checkpoints", "number of newest checkpoints that are kept, besides the best", ge=1
+    )
 
     @property
     def loss_scaled(self) -> bool:
@@ -312,14 +475,15 @@ class PredictionConfig(Section):
     window: Count | None = setting(
         None,
         "pixels",
-        "side of a window, halo included; rounded up to the model's stride; default: 1024 where memory "
-        "allows, else 512; 512 in smooth mode",
+        "length of a window's side, halo included, rounded up to the model's stride; default: 1024 where "
+        "memory allows, else 512; in smooth mode 512",
         ge=16,
     )
     batch: Count | None = setting(
         None,
         "windows",
-        "computed at once; default: as many as one of 1024 has pixels, or memory allows",
+        "number of windows computed at once; default: as many as have the pixels of one window of 1024, or "
+        "as memory allows",
         ge=1,
     )
 
@@ -330,11 +494,11 @@ class Recipe(Section):
     name: str = setting(
         ...,
         "",
-        "names the run directory; a recipe without is called after its file",
+        "name of the recipe and of its run directory; default: the name of the recipe's file",
         pattern=r"^\w[\w .-]*$",
         max_length=MAX_NAME,
     )
-    seed: int = setting(0, "seed", "all randomness is derived from it", ge=0, lt=2**32)
+    seed: int = setting(0, "seed", "seed of all randomness in the training", ge=0, lt=2**32)
     dataset: DatasetConfig
     tiles: TilesConfig = TilesConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -392,9 +556,8 @@ class Recipe(Section):
     def _devices_fit(self) -> Recipe:
         planned, training = self.sampling.planned_per_replica, self.training
         per_call = training.steps_per_call != type(training).model_fields["steps_per_call"].default
-        for key, message in self.distribution.misfits(
-            planned, training.precision, training.xla is True, per_call
-        ):
+        others = OtherSettings(planned, training.precision, training.xla is True, per_call)
+        for key, message in self.distribution.misfits(others):
             raise PydanticCustomError(key, message)
         return self
 

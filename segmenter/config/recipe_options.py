@@ -26,7 +26,12 @@ class SettingOptions:
     """Options that change settings."""
 
     set: tuple[str, ...] = option(
-        (), "as in training.global_batch=32", "KEY=VALUE", again=True, short="-s", meant=_setting_names
+        (),
+        "replace one setting of the recipe, as in training.global_batch=32; may be repeated",
+        "KEY=VALUE",
+        again=True,
+        short="-s",
+        meant=_setting_names,
     )
 
 
@@ -34,7 +39,7 @@ class SettingOptions:
 class RecipeOptions(SettingOptions):
     """A recipe and its changes."""
 
-    recipe: Path = option(..., f"a YAML recipe; {recipes_hint()}", positional=True)
+    recipe: Path = option(..., f"YAML recipe to read; {recipes_hint()}", positional=True)
 
     def read(self, *more: str) -> Recipe:
         """Return the recipe with its changes, and then with `more` of them."""

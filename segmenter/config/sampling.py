@@ -31,63 +31,84 @@ class SamplingConfig(Section):
     method: Method = setting(
         "plan",
         "",
-        "plan holds every class in every step; the others promise no class: docs/coverage.md",
+        "method that puts tiles into batches; plan holds every class in every step, the others promise no "
+        "class: docs/coverage.md",
     )
     coverage: Literal["relaxed", "strict", "off"] = setting(
         "relaxed",
         "",
-        "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
+        "promise of the plan that every step holds every class; relaxed repeats tiles where that needs it, "
+        "strict refuses there, off shuffles",
     )
     min_pixels: Count = setting(
         32,
         "pixels",
-        "of a class from which on a tile holds it; fewer for small objects: a car at 0.5 m has ten",
+        "number of pixels of a class from which on a tile holds that class; lower it for small objects: a "
+        "car at 0.5 m has ten",
         ge=1,
     )
     max_repeats_per_tile: Count = setting(
-        4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
+        4,
+        "repeats",
+        "largest number of repeats of a tile in an epoch; a class that would need more is best effort: it "
+        "is named, and its tiles are not repeated",
+        ge=0,
     )
     quota: Literal["presence", "rarity"] = setting(
         "presence",
         "",
-        "tiles of each class that the plan puts into every step: one, or more the rarer its pixels are",
+        "number of tiles of each class that the plan puts into every step; presence: at least one; rarity: "
+        "more, the rarer the class's pixels are",
     )
     lift: float = setting(
         1.0,
         "passes",
-        "quota: rarity: a tile is used as often as so many passes of rare_class draw it, once at least",
+        "factor that raises the uses of tiles with rare classes, for quota: rarity; a tile is used max(1, "
+        "lift × w) times an epoch, where rare_class sampling would draw it w times",
         ge=1,
         le=100,
     )
     quotas: dict[str, Annotated[int, Field(ge=1, le=10**6, strict=True)]] = setting(
-        {}, "tiles a step", "amounts of classes by name, as {car: 4}, in place of what quota asks for them"
+        {},
+        "tiles a step",
+        "number of tiles of single classes in every step, by class name, as in {car: 4}; replaces what "
+        "quota gives for them",
     )
     repeat_threshold: float = setting(
         0.1,
         "share of the tiles",
-        "repeat_factor: tiles of a class in a smaller share f of them come sqrt(this / f) times as often",
+        "share below which a class is repeated, for method: repeat_factor; tiles of a class that is in a "
+        "share f of the tiles come sqrt(repeat_threshold / f) times as often",
         gt=0,
         le=1,
     )
     rare_temperature: float = setting(
         0.1,
         "share of the pixels",
-        "rare_class, quota: rarity: a class of share f is drawn in proportion to exp(-f / this); the paper "
-        "has 0.01",
+        "temperature of the draw of classes, for method: rare_class and quota: rarity; a class of share f "
+        "is drawn in proportion to exp(-f / rare_temperature); the lower, the more often rare classes are "
+        "drawn; the paper has 0.01",
         gt=0,
     )
     foreground_share: float = setting(
-        0.33, "share of the batch", "foreground: tiles that show a class drawn at random", gt=0, le=1
+        0.33,
+        "share of the batch",
+        "share of each batch whose tiles show a class drawn at random, for method: foreground; the other "
+        "tiles are shuffled",
+        gt=0,
+        le=1,
     )
     per_replica: Literal["best_effort", "off", "guarantee"] = setting(
         "best_effort",
         "",
-        "order each row so that every device sees as many classes as it can; guarantee: plan all for each",
+        "distribution of a step's tiles over the devices; best_effort: each device sees as many classes as "
+        "it can; guarantee: each device sees all; off: in any order",
     )
     scale_strata: tuple[Metres, ...] = setting(
         (),
         "metres",
-        "a pixel of the scenes: boundaries between which each class is planned for as one of its own",
+        "boundaries between pixel sizes on the ground, as in [0.3, 1.0]; every step then holds each class "
+        "at each scale; default: scales are not told apart",
     )
 
     @property

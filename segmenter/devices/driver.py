@@ -22,7 +22,7 @@ _SECONDS = 10
 
 
 @dataclass(frozen=True)
-class Answer:
+class SmiAnswer:
     """Answer of nvidia-smi.
 
     Attributes:
@@ -34,24 +34,24 @@ class Answer:
     error: str = ""
 
 
-def ask(*fields: str) -> Answer:
+def ask(*fields: str) -> SmiAnswer:
     """Query fields of each GPU, by nvidia-smi's names; only the first may contain commas, as `name` does."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Answer(error="there is no nvidia-smi")
+        return SmiAnswer(error="there is no nvidia-smi")
     command = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return Answer(error=f"nvidia-smi cannot be run: {error}")
+        return SmiAnswer(error=f"nvidia-smi cannot be run: {error}")
     if done.returncode:
         output = " ".join((done.stdout + done.stderr).split())
-        return Answer(error=f"nvidia-smi fails: {output[:200] or f'exit code {done.returncode}'}")
+        return SmiAnswer(error=f"nvidia-smi fails: {output[:200] or f'exit code {done.returncode}'}")
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     rows = [tuple(cell.strip() for cell in line.rsplit(",", len(fields) - 1)) for line in lines]
     if any(len(row) != len(fields) for row in rows):
-        return Answer(error="nvidia-smi answers otherwise than it was asked")
-    return Answer(tuple(rows))
+        return SmiAnswer(error="nvidia-smi answers otherwise than it was asked")
+    return SmiAnswer(tuple(rows))
 
 
 @dataclass(frozen=True)

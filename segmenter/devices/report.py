@@ -46,7 +46,7 @@ class SeenGpu:
 
 
 @dataclass(frozen=True)
-class Seen:
+class DetectedGpus:
     """The machine as TensorFlow sees it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Seen:
     said: tuple[str, ...] = ()
 
 
-def look(logical_devices: int | None = None) -> Seen:
+def look(logical_devices: int | None = None) -> DetectedGpus:
     """Import TensorFlow with a number of CPU devices, and return the GPUs and versions that it reports."""
     from segmenter.devices.setup import load_tensorflow
 
@@ -74,7 +74,7 @@ def look(logical_devices: int | None = None) -> Seen:
     build = tf.sysconfig.get_build_info()
     cuda = build["is_cuda_build"]
     said = dict.fromkeys(_PREFIX.sub("", line) for line in lines if any(word in line for word in _SAYS))
-    return Seen(
+    return DetectedGpus(
         str(build.get("cuda_version", "of unknown version")) if cuda else "",
         str(build.get("cudnn_version", "")) if cuda else "",
         tuple(_gpu(gpu, tf.config.experimental.get_device_details(gpu)) for gpu in physical),
@@ -90,7 +90,7 @@ def _gpu(gpu: Any, details: dict[str, Any]) -> SeenGpu:
 # ------------------------------------------------------------------------------- why not more
 
 
-def why_not(machine: MachineGpus, seen: Seen) -> tuple[str, bool]:
+def why_not(machine: MachineGpus, seen: DetectedGpus) -> tuple[str, bool]:
     """Return a line on why TensorFlow sees fewer GPUs than the machine has; empty text if it sees all.
 
     The second value is True if that is a fault: GPUs that CUDA_VISIBLE_DEVICES hides are not.
@@ -106,7 +106,7 @@ def why_not(machine: MachineGpus, seen: Seen) -> tuple[str, bool]:
     return f"{cards}: {next(line for cause in causes if (line := cause(machine, seen)))}", True
 
 
-def _no_driver(machine: MachineGpus, seen: Seen) -> str:
+def _no_driver(machine: MachineGpus, seen: DetectedGpus) -> str:
     if machine.driver or machine.files:
         return ""
     if machine.container:
@@ -118,20 +118,20 @@ def _no_driver(machine: MachineGpus, seen: Seen) -> str:
     return f"no NVIDIA driver is loaded; install one of at least version {least}, until nvidia-smi lists them"
 
 
-def _no_cuda(machine: MachineGpus, seen: Seen) -> str:
+def _no_cuda(machine: MachineGpus, seen: DetectedGpus) -> str:
     return (
         "" if seen.cuda else f"the one that is installed computes on the CPU only; run {installation('gpu')}"
     )
 
 
-def _old_driver(machine: MachineGpus, seen: Seen) -> str:
+def _old_driver(machine: MachineGpus, seen: DetectedGpus) -> str:
     least, has = _least_driver(seen.cuda), machine.driver.partition(".")[0]
     if least is None or not has.isdigit() or int(has) >= least:
         return ""
     return f"its CUDA {seen.cuda} needs driver {least} or newer, this is {machine.driver}; update the driver"
 
 
-def _no_library(machine: MachineGpus, seen: Seen) -> str:
+def _no_library(machine: MachineGpus, seen: DetectedGpus) -> str:
     lines = [line for line in seen.said if any(word in line for word in _LIBRARIES)]
     if not lines:
         return ""
@@ -140,7 +140,7 @@ def _no_library(machine: MachineGpus, seen: Seen) -> str:
     return f"it cannot load its CUDA libraries; run {installation('gpu')}{perhaps} ({lines[0][:200]})"
 
 
-def _wrong_number(machine: MachineGpus, seen: Seen) -> str:
+def _wrong_number(machine: MachineGpus, seen: DetectedGpus) -> str:
     if machine.named is None:
         return ""
     return (
@@ -149,13 +149,13 @@ def _wrong_number(machine: MachineGpus, seen: Seen) -> str:
     )
 
 
-def _silent_driver(machine: MachineGpus, seen: Seen) -> str:
+def _silent_driver(machine: MachineGpus, seen: DetectedGpus) -> str:
     if not machine.tool_error or machine.listed:
         return ""
     return f"the driver does not answer; reboot, or install it anew ({machine.tool_error})"
 
 
-def _in_its_words(machine: MachineGpus, seen: Seen) -> str:
+def _in_its_words(machine: MachineGpus, seen: DetectedGpus) -> str:
     if seen.said:
         return f"{seen.said[0][:300]} (nvidia-smi shows their state)"
     return "it does not say why; nvidia-smi shows their state"
@@ -169,7 +169,7 @@ def _least_driver(cuda: str) -> int | None:
 # ------------------------------------------------------------------------------- what is printed
 
 
-def describe_machine(machine: MachineGpus, seen: Seen, used: Sequence[Device]) -> list[str]:
+def describe_machine(machine: MachineGpus, seen: DetectedGpus, used: Sequence[Device]) -> list[str]:
     """Return lines on programs, driver, GPUs and processor.
 
     Args:
@@ -223,7 +223,7 @@ def _shared_memory(gpus: int) -> list[str]:
     return [line]
 
 
-def describe_run(devices: Devices, precision: str, seen: Seen) -> list[str]:
+def describe_run(devices: Devices, precision: str, seen: DetectedGpus) -> list[str]:
     """Return lines on the devices and precision of a run."""
     names = ", ".join(devices.names)
     kind = type(devices.strategy).__name__

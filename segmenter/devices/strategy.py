@@ -1,7 +1,7 @@
 """Strategies of `tf.distribute` for one device, several, and several machines; uses `setup`.
 
 Extras (`segmenter.extras.strategies`), unknown to the core, make further strategies: they also return
-`Devices`, with a subclass of `Kind` if their steps are computed in another way.
+`Devices`, with a subclass of `StepEngine` if their steps are computed in another way.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ _BFLOAT16 = 8, 0
 """Compute capability of the first cards with tensor cores for it (Ampere)."""
 
 
-class Kind:
+class StepEngine:
     """Way in which training steps are computed; in this base class, each step by all devices at once.
 
     A strategy that computes steps differently subclasses it.
 
     Attributes:
-        elsewhere: True if other processes compute the steps and these devices only validate.
+        may_profile: True if a profile of this process shows the steps.
+        may_try_xla: True if the compiled step can be tried against that of TensorFlow's kernels.
+        may_calibrate: True if the model can be calibrated at the end of the training.
+        memory_known: True if these devices compute the steps, so that their memory is what a step takes.
         trainer: the trainer class; None: `training.trainer.Trainer`.
         computed_on: names and values of further facts that the last bits depend on, for checkpoints.
     """
 
-    elsewhere: bool = False
+    may_profile: bool = True
+    may_try_xla: bool = True
+    may_calibrate: bool = True
+    memory_known: bool = True
 
     @property
     def trainer(self) -> Any:
@@ -69,7 +75,7 @@ class Devices:
     cpu_chosen: bool = False
     shares: tuple[int, ...] = ()
     workers: Workers = field(default_factory=Workers)
-    kind: Kind = field(default_factory=Kind)
+    kind: StepEngine = field(default_factory=StepEngine)
     predicts_on_host: bool = False
 
     @property
@@ -196,14 +202,14 @@ def make_devices(
     config: DistributionConfig,
     logical_devices: int | None = None,
     cluster: Cluster | None = None,
-    kind: Callable[[], Kind] = Kind,
+    kind: Callable[[], StepEngine] = StepEngine,
 ) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: parts to split the CPU into, to run several replicas without a GPU.
         cluster: the workers to train with; a single worker is treated like none.
-        kind: makes the `Kind`, called when the devices are set up and nothing is on them yet.
+        kind: makes the `StepEngine`, called when the devices are set up and nothing is on them yet.
 
     Raises:
         DeviceError: TensorFlow has already started its devices, or there are too few.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from segmenter.runs.log import RunFacts
+from segmenter.runs.log import LoggedCoverage
 from segmenter.sampling.forecast import Outlook
 
 VERSION = 1
@@ -240,7 +240,7 @@ class Diagnosis:
     forecast: ForecastFacts
     plans: list[PlanFacts]
     limit: Limit
-    run: RunFacts | None
+    run: LoggedCoverage | None
     scales: GsdFacts | None = None
     samplings: list[SamplingFacts] = field(default_factory=list)
     quotas: list[QuotaFacts] = field(default_factory=list)

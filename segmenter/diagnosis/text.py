@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from segmenter.base.errors import plain
 from segmenter.base.terminal import aligned
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
-from segmenter.runs.log import RunFacts
+from segmenter.runs.log import LoggedCoverage
 
 __all__ = ["quota_header", "quota_rows", "table"]
 
@@ -182,7 +182,7 @@ def _why(limit: Limit) -> str:
     return _wrapped(plain(f"what limits: {limit.why}"))
 
 
-def _run(diagnosis: Diagnosis, run: RunFacts) -> str:
+def _run(diagnosis: Diagnosis, run: LoggedCoverage) -> str:
     text = (
         f"run {plain(run.path)}: {run.steps} steps, {run.short_steps} short of a promised class; "
         f"of {run.tiles_drawn} tiles {run.redrawn:.2%} drawn again, {run.replaced:.2%} replaced"

@@ -61,7 +61,8 @@ class FurtherScores:
 
     shapes: int | None = option(
         None,
-        "also Boundary IoU, within PX (as 3) of another class, and F1 of objects",
+        "score shapes as well: Boundary IoU of pixels within PX pixels of another class (3, for example), "
+        "and F1 of objects (default: neither)",
         "PX",
         group="scores",
         least=1,
@@ -69,7 +70,7 @@ class FurtherScores:
     )
 
     def tallies(self, names: Sequence[str]) -> list[MapTally]:
-        """Return an empty tally of each score that is asked for, of classes with these names."""
+        """Create an empty tally for each requested score; `names`: those of the classes."""
         asked: list[MapTally] = []
         if self.shapes is not None:
             from segmenter.evaluation.shapes import Shapes  # brings OpenCV and SciPy

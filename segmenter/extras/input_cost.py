@@ -26,7 +26,7 @@ from segmenter.tiles.feeding.sizes import processes, threads_for
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile
-from segmenter.training.prepare import Tiles, epoch_plan
+from segmenter.training.prepare import TrainingTiles, epoch_plan
 
 READING, WAITING = "reading", "waiting for files"
 AUGMENTING, KEEPING, COPYING = "augmenting", "keeping promises, stacking", "copying"
@@ -224,7 +224,7 @@ _MEND = {
 
 def measure_input(
     recipe: Recipe,
-    tiles: Tiles,
+    tiles: TrainingTiles,
     names: Sequence[str],
     workers: WorkerPool | None,
     *,

@@ -27,8 +27,8 @@ from segmenter.base.files import caches, gibibytes
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import say
 from segmenter.mapping.finisher import Finisher
-from segmenter.mapping.folder.journal import Entry, Facts, file_facts
-from segmenter.raster.remote.buckets import Place, client, code_of, listing, naming_store, payer
+from segmenter.mapping.folder.journal import Facts, JournalEntry, file_facts
+from segmenter.raster.remote.buckets import BucketPrefix, client, code_of, listing, naming_store, payer
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _There:
     made_of: str
 
 
-def made_of(entry: Entry) -> str:
+def made_of(entry: JournalEntry) -> str:
     """Return a digest of everything that the outputs of an entry depend on."""
     return digest({"input": entry.input, "run": entry.run, "options": entry.options})
 
@@ -78,7 +78,7 @@ class Uploads(Finisher):
         Raises:
             DatasetError: the address is not writable.
         """
-        place = Place.of(RemotePath.of(address).address)
+        place = BucketPrefix.of(RemotePath.of(address).address)
         if place is None or place.scheme != "s3" or not place.bucket:
             raise DatasetError(
                 f"--output {masked(address)}",
@@ -128,7 +128,7 @@ class Uploads(Finisher):
             f"{gibibytes(free)} are free), then uploaded to {self.place}"
         )
 
-    def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
+    def holds(self, files: Sequence[Path], entry: JournalEntry, *, now: bool = False) -> bool:
         """Return whether the bucket has all outputs of an input, in their current state.
 
         Args:
@@ -175,7 +175,7 @@ class Uploads(Finisher):
             finally:
                 aside.unlink(missing_ok=True)
 
-    def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
+    def add(self, files: Sequence[Path], entry: JournalEntry | None = None) -> None:
         """Upload finished files in threads."""
         existing = [path for path in files if path.exists()]
 
@@ -239,7 +239,7 @@ class Uploads(Finisher):
             head["ETag"], head["ContentLength"], metadata.get("sha256", ""), metadata.get("made-of", "")
         )
 
-    def _send(self, path: Path, entry: Entry | None) -> None:
+    def _send(self, path: Path, entry: JournalEntry | None) -> None:
         with failing(OutputError, path, "cannot read it"):
             facts = (entry.outputs if entry is not None else {}).get(path.name) or file_facts(path)
         marks = {"sha256": facts["sha256"], **({"made-of": made_of(entry)} if entry is not None else {})}

@@ -5,7 +5,6 @@ The law of this module: **an unknown value is an error**, never class 0.
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -267,12 +266,6 @@ def packed(raw: NDArray[Any]) -> NDArray[Any]:
 def unpacked(number: int) -> Colour:
     """Return 0xrrggbb as three values."""
     return number >> 16, number >> 8 & 255, number & 255
-
-
-def own_colour(index: int) -> Colour:
-    """Return a default colour for a class: hues a golden ratio apart, so that neighbours differ."""
-    r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
-    return round(255 * r), round(255 * g), round(255 * b)
 
 
 def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""From windows to predictions: reading, blending, memory budget, the compiled function."""
+"""Predictions of windows: reading, blending, memory budget, the compiled function."""

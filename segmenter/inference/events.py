@@ -106,7 +106,7 @@ class Failed(Generic[J]):
 
 
 @dataclass(frozen=True, eq=False)
-class Mapped(Generic[J]):
+class MappedWindow(Generic[J]):
     """The prediction of a window of a job's raster."""
 
     job: J
@@ -122,7 +122,7 @@ class Mapped(Generic[J]):
 Entry = Piece[J] | Finished[J] | Failed[J]
 """Events that the reading thread gives."""
 
-Event = Mapped[J] | Finished[J] | Failed[J]
+Event = MappedWindow[J] | Finished[J] | Failed[J]
 """Events that prediction gives."""
 
 

@@ -40,7 +40,7 @@ _OFFSETS = (1000.0, 0.1)
 
 
 @dataclass(frozen=True)
-class Sample:
+class BandMoments:
     """Mean and deviation of each band of a raster, over some evenly spaced windows."""
 
     mean_C: NDArray[np.float64]
@@ -48,7 +48,7 @@ class Sample:
     pixels: int
 
     @classmethod
-    def of(cls, raster: Readable, part: Window) -> Sample:
+    def of(cls, raster: Readable, part: Window) -> BandMoments:
         """Read 16 windows from the top, or a small part at once; unreadable windows are left out."""
         samples = [np.empty((0, len(raster.bands)))]
         for window in sample_windows(part):
@@ -93,7 +93,7 @@ def check_fit(
     told = _other_names(run, info, raster.bands)
     doubts = [*_other_type(run, info), *_other_order(run, info, raster.bands)]
     if sampled is None or info.path in sampled:
-        sample = Sample.of(raster, part)
+        sample = BandMoments.of(raster, part)
         for member in members(run):
             refused, line = unlike(sample, member.scenes or member.normalisation)
             (doubts if refused else told).extend([line] if line else [])
@@ -142,7 +142,7 @@ def other_scales(run: AnyRun, metres: float | None) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def unlike(sample: Sample, trained: Normalisation) -> tuple[bool, str]:
+def unlike(sample: BandMoments, trained: Normalisation) -> tuple[bool, str]:
     """Compare values with training; return True if the quantity differs, and a line on it, or empty text."""
     mean, std = np.array(trained.mean), np.array(trained.std)
     if sample.pixels < _LEAST_PIXELS or len(mean) != len(sample.mean_C):
@@ -164,7 +164,9 @@ def unlike(sample: Sample, trained: Normalisation) -> tuple[bool, str]:
     return False, ""
 
 
-def _common_factor(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> float | None:
+def _common_factor(
+    sample: BandMoments, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]
+) -> float | None:
     """Return the common factor of all bands, in mean and deviation; None if they have none."""
     told = np.abs(mean_C) > std_C / 2  # a mean near 0 has no ratio
     factors = np.concatenate([sample.std_C / std_C, sample.mean_C[told] / mean_C[told]])
@@ -173,7 +175,7 @@ def _common_factor(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[n
     return float(np.exp(np.log(factors).mean()))
 
 
-def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
+def _offset(sample: BandMoments, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
     """Return text on a well-known number that was added to all bands; empty if no number fits."""
     more = sample.mean_C - mean_C
     spread = sample.std_C / std_C
@@ -185,13 +187,13 @@ def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float
     return f"each is about {common:+.3g} off; Sentinel-2 has such an offset since processing baseline 04.00"
 
 
-def _decibels(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
+def _decibels(sample: BandMoments, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
     """Return text if values are never negative but those of training are; else empty text."""
     negative, positive = (mean_C < -std_C).all(), (sample.mean_C >= 0).all()
     return "are they linear, and those of training decibels?" if negative and positive else ""
 
 
-def _fits_reversed(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> bool:
+def _fits_reversed(sample: BandMoments, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> bool:
     orders = sample.mean_C, np.concatenate([sample.mean_C[2::-1], sample.mean_C[3:]])
     misses = [float((((order - mean_C) / std_C) ** 2).sum()) for order in orders]
     return misses[0] > len(mean_C) and misses[1] < misses[0] / 9

@@ -63,7 +63,7 @@ _AMOUNT = re.compile(r"\s*\d+(\.\d+)?\s*[a-z]+\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Choice:
+class ComputingChoice:
     """A user's choices on computing; None: the program chooses.
 
     Attributes:
@@ -191,7 +191,7 @@ def _model_room(devices: int) -> float:
     return max(0.0, machine_memory() * SHARE_OF_MACHINE - BASE_BYTES) / devices
 
 
-def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:
+def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: ComputingChoice) -> tuple[Tiling, list[str]]:
     """Return the tiling for rasters of these sizes, and notes to print.
 
     Exact is the default. Windows are blended if the model uses the whole image, or if exact windows that fit
@@ -230,7 +230,7 @@ def share_of(
         The tiling, and its least memory in bytes, which may exceed `memory`.
     """
     counts, blended, side = Counter(sizes), tiling.blend is not None, tiling.window.height
-    choice = Choice(memory=memory, window=side, batch=batch)
+    choice = ComputingChoice(memory=memory, window=side, batch=batch)
     model, whole = _needed(side, batch or 1, counts, needs, blended=blended)
     return _tiling(tiling.window, tiling.halo, needs, choice, counts, tiling.blend), int(max(model, whole))
 
@@ -254,7 +254,7 @@ def _computed(side: int, tiling: Tiling, counts: Counter[Size]) -> int:
     return sum(along(size.height) * along(size.width) * count for size, count in counts.items())
 
 
-def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
+def _exact(counts: Counter[Size], needs: Needs, choice: ComputingChoice) -> Tiling:
     network = needs.network
     assert network.radius is not None
     stride, halo = network.stride, round_up(network.radius, network.stride)
@@ -276,7 +276,9 @@ def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
     return _tiling(Size(side, side), network.radius, needs, choice, counts)
 
 
-def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) -> tuple[Tiling, list[str]]:
+def _smooth(
+    counts: Counter[Size], needs: Needs, choice: ComputingChoice, *notes: str
+) -> tuple[Tiling, list[str]]:
     """Return windows of the recipe's size, down to half of it if memory is short.
 
     They get no smaller: a model that sees only a few pixels of a scene maps it wrongly.
@@ -292,7 +294,7 @@ def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) ->
 
 
 def _refuse_to_exceed(
-    side: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
+    side: int, counts: Counter[Size], needs: Needs, choice: ComputingChoice, *, blended: bool = False
 ) -> None:
     """Refuse windows beyond a requested limit; without one, a small machine does its best."""
     if choice.memory is None:
@@ -324,7 +326,12 @@ def refuse_beyond_the_machine(tiling: Tiling, sizes: Iterable[Size], needs: Need
 
 
 def _tiling(
-    window: Size, halo: int, needs: Needs, choice: Choice, counts: Counter[Size], blend: Blend | None = None
+    window: Size,
+    halo: int,
+    needs: Needs,
+    choice: ComputingChoice,
+    counts: Counter[Size],
+    blend: Blend | None = None,
 ) -> Tiling:
     """Return a tiling with columns as wide as fit, then with as many windows at once as fit."""
     blended, side = blend is not None, window.height
@@ -356,7 +363,7 @@ def _fits(
     batch: int,
     counts: Counter[Size],
     needs: Needs,
-    choice: Choice,
+    choice: ComputingChoice,
     *,
     blended: bool = False,
     column: int = 0,

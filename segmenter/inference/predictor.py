@@ -25,7 +25,7 @@ from segmenter.base.errors import DeviceError
 from segmenter.base.threads import Prefetch
 from segmenter.grid.geometry import Window
 from segmenter.inference.blending import Blender
-from segmenter.inference.events import Batch, Event, Failed, Finished, J, Job, Mapped, Piece
+from segmenter.inference.events import Batch, Event, Failed, Finished, J, Job, MappedWindow, Piece
 from segmenter.inference.prediction import (
     ExtraOutputs,
     Prediction,
@@ -135,7 +135,7 @@ __all__ = [
     "Failed",
     "Finished",
     "Job",
-    "Mapped",
+    "MappedWindow",
     "Prediction",
     "Predictor",
     "Tiling",
@@ -174,9 +174,9 @@ def classify_all(
                 if blender is not None:
                     value = next(found) if isinstance(entry, Piece) and entry.computed else None
                     for window, prediction in blender.take(entry, value):
-                        yield Mapped(entry.job, window, prediction)
+                        yield MappedWindow(entry.job, window, prediction)
                 elif isinstance(entry, Piece):
                     blank = Prediction.blank(entry.keep.size, wanted, classes)
-                    yield Mapped(entry.job, entry.keep, next(found) if entry.computed else blank)
+                    yield MappedWindow(entry.job, entry.keep, next(found) if entry.computed else blank)
                 if not isinstance(entry, Piece):
                     yield entry

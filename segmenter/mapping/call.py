@@ -27,7 +27,7 @@ from segmenter.inference.events import Event
 from segmenter.inference.loading import smallest_card
 from segmenter.inference.memory import (
     USUAL,
-    Choice,
+    ComputingChoice,
     Needs,
     OwnNeeds,
     plan_tiling,
@@ -65,11 +65,11 @@ Compute = Callable[[Iterable[MapJob]], Generator[Event[MapJob], None, None]]
 # --------------------------------------------------------------------------------------------- where
 
 
-class Windows(Protocol):
+class Backend(Protocol):
     """Place where the windows of rasters are computed."""
 
     def ready(self) -> contextlib.AbstractContextManager[object]:
-        """Have the computing workers ready in a block; planning inside it counts their devices."""
+        """Return a block in which the workers run; plan inside it, as only then their devices are known."""
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
         """Return the tiling for each computing process, given that for one process."""
@@ -82,7 +82,7 @@ class ThisProcess:
     """Computing in this process, with the model loaded at first use."""
 
     def ready(self) -> contextlib.AbstractContextManager[object]:
-        """Do nothing: see `Windows`."""
+        """Do nothing: see `Backend`."""
         return contextlib.nullcontext()
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
@@ -90,7 +90,7 @@ class ThisProcess:
         return tiling
 
     def compute(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Compute:
-        """Load the model; see `Windows`."""
+        """Load the model; see `Backend`."""
         from segmenter.inference.loading import load_predictor, overlooked_gpus
 
         model = call.model
@@ -125,7 +125,7 @@ def tiling_for(call: Call, jobs: Sequence[MapJob]) -> Tiling:
     request = call.request
     sizes, needs = needs_of(call, jobs)
     blend = Blend(request.overlap, request.blend_weights)
-    choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
+    choice = ComputingChoice(request.mode, blend, request.memory, request.window_size, request.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
     refuse_beyond_the_machine(tiling, sizes, needs, request.memory or 0)
     for note in notes:
@@ -296,7 +296,7 @@ class Call:
     gsd: float | None
     style: MapStyle
     finishers: tuple[Finisher, ...]
-    windows: Windows
+    windows: Backend
     store: Store | None
 
     @classmethod
@@ -306,7 +306,7 @@ class Call:
         run: AnyRun,
         images: Images | None = None,
         finishers: Sequence[Finisher] = (),
-        windows: Windows | None = None,
+        windows: Backend | None = None,
         store: Store | None = None,
     ) -> Call:
         """Build the call of a request.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segmenter.grid.geometry import Window
     from segmenter.inference.prediction import Prediction as Prediction
     from segmenter.mapping.call import Call
-    from segmenter.mapping.folder.journal import Entry
+    from segmenter.mapping.folder.journal import JournalEntry
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.outcome import Outcome
     from segmenter.raster import RasterInfo
@@ -84,11 +84,11 @@ class Store(Protocol):
     def has(self, name: str) -> bool:
         """Return whether an object of that name existed at the first call."""
 
-    def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
+    def holds(self, files: Sequence[Path], entry: JournalEntry, *, now: bool = False) -> bool:
         """Return whether the store has all outputs of an input, in their current state."""
 
     def fetch(self, files: Sequence[Path]) -> None:
         """Copy outputs that are missing in the output folder back from the store."""
 
-    def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
+    def add(self, files: Sequence[Path], entry: JournalEntry | None = None) -> None:
         """Store finished files, the outputs of a journal's entry."""

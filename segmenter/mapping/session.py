@@ -29,7 +29,7 @@ from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.calibrated import remarks
-from segmenter.mapping.call import Call, Windows, computing_options, settled_tiling
+from segmenter.mapping.call import Backend, Call, computing_options, settled_tiling
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts, of_one_run
@@ -58,7 +58,7 @@ _MANY_FILES, _MANY_PIXELS = 1000, 1e9
 
 
 @dataclass(frozen=True)
-class Mapped:
+class MappingResult:
     """Result of a request.
 
     Attributes:
@@ -81,9 +81,9 @@ def map_rasters(
     images: Images | None = None,
     *,
     finishers: Sequence[Finisher] = (),
-    windows: Windows | None = None,
+    windows: Backend | None = None,
     store: Store | None = None,
-) -> Mapped:
+) -> MappingResult:
     """Map and score the inputs of a request; maps finished by an earlier call are kept.
 
     Args:
@@ -105,7 +105,7 @@ def map_rasters(
         scoring = None if images.truth is None else Scoring(call, images.truth)
         jobs, failures = _plan(call, images)
         if not jobs or (failures and request.fail_fast):
-            return Mapped(Outcome(), tuple(failures))
+            return MappingResult(Outcome(), tuple(failures))
         for finisher in call.finishers:
             stack.callback(finisher.close)
             finisher.check(call, jobs)
@@ -114,7 +114,7 @@ def map_rasters(
         failures += _score(call, outcome, scoring)
         for finisher in call.finishers:
             failures += finisher.finish(call, outcome)
-        return Mapped(outcome, tuple(failures))
+        return MappingResult(outcome, tuple(failures))
 
 
 @contextlib.contextmanager

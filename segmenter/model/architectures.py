@@ -49,7 +49,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Unit:
+class ConvUnit:
     """A convolution without bias, followed by BatchNorm.
 
     Attributes:
@@ -90,11 +90,11 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
     return chain
 
 
-def units(encoder: str, bands: int = 3) -> list[Unit]:
+def units(encoder: str, bands: int = 3) -> list[ConvUnit]:
     """Return all convolutions of an encoder with their BatchNorms, in order; the first takes `bands`."""
     lite = encoder in _LITE
     stem = ("_conv_stem", "_bn0", 3, bands, LITE_STEM) if lite else ("conv1", "bn1", 7, bands, RESNET_STEM)
-    chain = [Unit("stem_conv", "stem_norm", *stem)]
+    chain = [ConvUnit("stem_conv", "stem_norm", *stem)]
     for block in blocks(encoder):
         chain += _lite_units(block) if lite else _resnet_units(block)
     return chain
@@ -136,18 +136,18 @@ def _rounded(channels: float) -> int:
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
-def _lite_units(block: Block) -> Iterator[Unit]:
+def _lite_units(block: Block) -> Iterator[ConvUnit]:
     name, torch, width = block.name, block.torch, block.width
     if block.bottleneck:
-        yield Unit(
+        yield ConvUnit(
             f"{name}_expand_conv", f"{name}_expand_norm", f"{torch}._expand_conv", f"{torch}._bn0",
             1, block.inputs, width,
         )  # fmt: skip
-    yield Unit(
+    yield ConvUnit(
         f"{name}_depthwise_conv", f"{name}_depthwise_norm", f"{torch}._depthwise_conv", f"{torch}._bn1",
         block.kernel, width, width, depthwise=True,
     )  # fmt: skip
-    yield Unit(
+    yield ConvUnit(
         f"{name}_project_conv", f"{name}_project_norm", f"{torch}._project_conv", f"{torch}._bn2",
         1, width, block.outputs,
     )  # fmt: skip
@@ -167,7 +167,7 @@ def _resnet(encoder: str) -> Iterator[Block]:
             inputs = outputs
 
 
-def _resnet_units(block: Block) -> Iterator[Unit]:
+def _resnet_units(block: Block) -> Iterator[ConvUnit]:
     inputs, width, outputs = block.inputs, block.width, block.outputs
     if block.bottleneck:
         sizes = [(1, inputs, width), (3, width, width), (1, width, outputs)]
@@ -175,11 +175,11 @@ def _resnet_units(block: Block) -> Iterator[Unit]:
         sizes = [(3, inputs, width), (3, width, outputs)]
     for number, size in enumerate(sizes, start=1):
         names = (f"{block.name}_conv{number}", f"{block.name}_norm{number}")
-        yield Unit(*names, f"{block.torch}.conv{number}", f"{block.torch}.bn{number}", *size)
+        yield ConvUnit(*names, f"{block.torch}.conv{number}", f"{block.torch}.bn{number}", *size)
     if has_projection(block):
         names = (f"{block.name}_shortcut_conv", f"{block.name}_shortcut_norm")
         torch = (f"{block.torch}.downsample.0", f"{block.torch}.downsample.1")
-        yield Unit(*names, *torch, 1, inputs, outputs)
+        yield ConvUnit(*names, *torch, 1, inputs, outputs)
 
 
 def has_projection(block: Block) -> bool:

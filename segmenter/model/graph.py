@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """One call of a layer.
 
     Attributes:
@@ -41,7 +41,7 @@ class Graph:
         shapes: shape of each tensor, None for sizes that depend on the image.
     """
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[LayerCall] = field(default_factory=list)
     shapes: list[tuple[int | None, ...]] = field(default_factory=list)
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ def graph_of(model: Any) -> Graph:
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:
             if not node.is_input:
-                call = Call(node.operation, known(node.input_tensors), added(node.outputs), node)
+                call = LayerCall(node.operation, known(node.input_tensors), added(node.outputs), node)
                 graph.calls.append(call)
     graph.outputs = known(model.outputs)
     return graph

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from segmenter.model.graph import Call
+from segmenter.model.graph import LayerCall
 
 Interval = tuple[int, int]
 
@@ -21,7 +21,7 @@ class GlobalLayerError(ValueError):
 
 @dataclass(frozen=True)
 class Extent:
-    """Pixels of a tensor along an axis: N / scale + offset, for N image pixels, a multiple of the stride."""
+    """Length of a tensor's axis, given the image's length N, a multiple of the stride: N / scale + offset."""
 
     scale: Fraction = Fraction(1)
     offset: int = 0
@@ -108,7 +108,7 @@ class Enlarging:
         return (2 * first + 1 - self.factor) // twice, -((self.factor - 2 * last - 1) // twice)
 
 
-def reach(call: Call, axis: int) -> Reach:
+def reach(call: LayerCall, axis: int) -> Reach:
     """Return the reach of a call along rows (0) or columns (1).
 
     Raises:
@@ -121,35 +121,35 @@ def reach(call: Call, axis: int) -> Reach:
     return _KINDS[call.kind](call, axis)
 
 
-def _pixelwise(call: Call, axis: int) -> Reach:
+def _pixelwise(call: LayerCall, axis: int) -> Reach:
     return Sliding()
 
 
-def _convolution(call: Call, axis: int) -> Reach:
+def _convolution(call: LayerCall, axis: int) -> Reach:
     layer = call.operation
     span = (layer.kernel_size[axis] - 1) * layer.dilation_rate[axis]
     return Sliding(span, layer.strides[axis], None if layer.padding == "same" else (0, 0))
 
 
-def _pooling(call: Call, axis: int) -> Reach:
+def _pooling(call: LayerCall, axis: int) -> Reach:
     layer = call.operation
     padding = None if layer.padding == "same" else (0, 0)
     return Sliding(layer.pool_size[axis] - 1, layer.strides[axis], padding)
 
 
-def _zeros_around(call: Call, axis: int) -> Reach:
+def _zeros_around(call: LayerCall, axis: int) -> Reach:
     before, after = call.operation.padding[axis]
     return Sliding(padding=(before, after))
 
 
-def _transposed(call: Call, axis: int) -> Reach:
+def _transposed(call: LayerCall, axis: int) -> Reach:
     layer = call.operation
     if layer.padding != "same" or layer.output_padding is not None or max(layer.dilation_rate) > 1:
         raise GlobalLayerError(f"{call} pads otherwise than a decoder here: its reach is not known")
     return Transposed(layer.kernel_size[axis] - 1, layer.strides[axis])
 
 
-def _enlarging(call: Call, axis: int) -> Reach:
+def _enlarging(call: LayerCall, axis: int) -> Reach:
     factor, kind = call.operation.size[axis], call.operation.interpolation
     if kind == "bilinear" and factor & (factor - 1):
         # TensorFlow computes (i + ½) / factor − ½ in float32, which is exact for powers of two alone.
@@ -158,7 +158,7 @@ def _enlarging(call: Call, axis: int) -> Reach:
 
 
 _WHOLE = {"GlobalAveragePooling2D", "PartMeans"}
-_KINDS: dict[str, Callable[[Call, int], Reach]] = {
+_KINDS: dict[str, Callable[[LayerCall, int], Reach]] = {
     **dict.fromkeys(("Activation", "ReLU", "Dense", "LayerScale", "Share", "Add", "Multiply"), _pixelwise),
     **dict.fromkeys(("GlobalDropout", "DropPath", "Concatenate", "ChannelNorm"), _pixelwise),
     **dict.fromkeys(("BatchNormalization", "SyncBatchNorm"), _pixelwise),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from segmenter.model.graph import Call, Graph, graph_of
+from segmenter.model.graph import Graph, LayerCall, graph_of
 from segmenter.model.layer_reach import Extent, Interval, Reach, reach
 from segmenter.model.layer_reach import GlobalLayerError as GlobalLayerError
 from segmenter.model.size import AXES, Plane, inference_bytes_per_pixel, planes_of
@@ -105,7 +105,7 @@ def _radius(graph: Graph, planes: Sequence[Plane], axis: int) -> int:
     return radius
 
 
-def _leading_to(graph: Graph, tensors: Sequence[int]) -> list[Call]:
+def _leading_to(graph: Graph, tensors: Sequence[int]) -> list[LayerCall]:
     """Return the calls that some tensors depend on, the last call first."""
     wanted, calls = set(tensors), []
     for call in reversed(graph.calls):

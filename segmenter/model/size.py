@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError
 from segmenter.config.models import UNetConfig
-from segmenter.model.graph import Call, Graph, graph_of
+from segmenter.model.graph import Graph, LayerCall, graph_of
 from segmenter.model.layer_reach import Extent, GlobalLayerError, reach
 
 Shape = tuple[int, ...]
@@ -136,7 +136,7 @@ def planes_of(graph: Graph) -> list[Plane]:
     return planes
 
 
-def _given(call: Call, inputs: Sequence[Plane]) -> Plane:
+def _given(call: LayerCall, inputs: Sequence[Plane]) -> Plane:
     unlimited = next((plane.unlimited for plane in inputs if plane.unlimited), "")
     if call.kind == "SpreadParts":  # as large as its second input
         return Plane(inputs[1].extents, unlimited)
@@ -227,7 +227,7 @@ def _kept(graph: Graph) -> set[int]:
     return kept
 
 
-def _is_relu(call: Call) -> bool:
+def _is_relu(call: LayerCall) -> bool:
     function = getattr(call.operation, "activation", None)
     return call.kind == "ReLU" or (
         call.kind == "Activation" and getattr(function, "__name__", "") in ("relu", "relu6")
@@ -286,7 +286,7 @@ def _channels(shape: Sequence[int | None]) -> int:
     return shape[-1] or 1
 
 
-def _bytes_per_element(call: Call, mixed: bool) -> int:
+def _bytes_per_element(call: LayerCall, mixed: bool) -> int:
     if not mixed or getattr(call.operation, "compute_dtype", "float16") == "float32":
         return 4
     return {"BatchNormalization": 8, "SyncBatchNorm": 4}.get(call.kind, 2)

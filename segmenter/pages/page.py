@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import installation
-from segmenter.pages.parts import Chart, Charts, Head, Section, colour, drawn, plain
+from segmenter.pages.parts import Chart, Charts, Head, PageSection, colour, drawn, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 
-def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] | None = None) -> str:
+def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, Any] | None = None) -> str:
     """Return one self-contained HTML page, UTF-8.
 
     Args:
@@ -42,14 +42,14 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
         ) from None
 
 
-def _charts(sections: Sequence[Section]) -> Iterator[Chart]:
+def _charts(sections: Sequence[PageSection]) -> Iterator[Chart]:
     for section in sections:
         for block in section.blocks:
             if isinstance(block, Charts):
                 yield from block.charts
 
 
-def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
+def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) -> str:
     """Render `page.html`; `data` is for its script."""
     from markupsafe import Markup
 

@@ -120,7 +120,7 @@ Figure = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Named:
+class ClassCell:
     """A cell with a class's name and a small square of its colour, "#rrggbb"."""
 
     name: str
@@ -133,7 +133,7 @@ class Table:
 
     caption: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str | Named]]
+    rows: Sequence[Sequence[str | ClassCell]]
     words: bool = False
 
 
@@ -146,7 +146,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Points:
+class TermList:
     """A list of texts, each with a name."""
 
     items: Sequence[tuple[str, str]]
@@ -185,7 +185,7 @@ class Charts:
 
 
 @dataclass(frozen=True)
-class Maps:
+class ShareMaps:
     """Small maps of a class's share, drawn by the page's script.
 
     Attributes:
@@ -196,7 +196,7 @@ class Maps:
     maps: Sequence[tuple[str, str]]
     choices: Sequence[str]
     chosen: int
-    legend: Sequence[Named]
+    legend: Sequence[ClassCell]
     few: bool
     note: str
     table: Table
@@ -223,14 +223,14 @@ class PictureRow:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class PictureRows:
     """Rows of pictures in the classes' colours; `legend` lists the classes."""
 
     rows: Sequence[PictureRow]
-    legend: Sequence[Named]
+    legend: Sequence[ClassCell]
 
 
-Block = Paragraph | Table | Points | Charts | Maps | Pictures
+Block = Paragraph | Table | TermList | Charts | ShareMaps | PictureRows
 
 
 def side_by_side(*charts: Chart | None) -> list[Block]:
@@ -240,7 +240,7 @@ def side_by_side(*charts: Chart | None) -> list[Block]:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of the page: id, heading and blocks; a section without blocks is left out."""
 
     name: str

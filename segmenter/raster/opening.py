@@ -176,7 +176,9 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
         return ()
     name = path.suffix[1:]
     worlds = (path.with_suffix(ending) for ending in (f".{name[0]}{name[-1]}w", f".{name}w", ".wld"))
-    return tuple(f"its world file {world.name} tells no place" for world in worlds if world.is_file())
+    return tuple(
+        f"its world file {world.name} holds no usable georeference" for world in worlds if world.is_file()
+    )
 
 
 def check_pixels(path: Path, opened: Opened) -> None:

@@ -68,7 +68,7 @@ def to_pixels(info: RasterInfo) -> Move:
     if info.transform is None or info.transform.is_degenerate:
         raise RasterError(
             info.path,
-            "polygons are placed on an image by its geotransform, and it has none",
+            "the image has no georeference, so polygons cannot be placed on it",
             remedy="give it one (gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)",
         )
     back = ~info.transform

@@ -205,8 +205,8 @@ class Raster(Closing):
         return not self._missing_have_data
 
     @cached_property
-    def _blocks(self) -> Blocks:
-        return Blocks(self._dataset, self.info.masked)
+    def _blocks(self) -> StoredBlocks:
+        return StoredBlocks(self._dataset, self.info.masked)
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         return patiently(self.info.path, lambda: self._read_now(window))
@@ -437,7 +437,7 @@ def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) ->
 # ----------------------------------------------------------------------------------------------- sparse files
 
 
-class Blocks:
+class StoredBlocks:
     """Blocks of an open dataset.
 
     Attributes:

@@ -30,7 +30,7 @@ class LogPoint:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class LoggedCoverage:
     """Class coverage of a run's steps, from its log.
 
     Attributes:
@@ -53,7 +53,7 @@ class RunFacts:
     promised_tiles: list[float] = field(default_factory=list)
 
 
-def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
+def run_coverage(path: Path, names: Sequence[str]) -> LoggedCoverage:
     """Return the coverage that a run directory's log records.
 
     A class is promised if every line of the log promises it; else it is best effort.
@@ -76,12 +76,12 @@ def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
         ) from None
 
 
-def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
+def _section(path: str, lines: list[dict[str, Any]]) -> LoggedCoverage:
     steps, held_LK = _numbers(lines, "steps"), np.array([line["held_steps"] for line in lines], np.int64)
     drawn = max(1, int(_numbers(lines, "tiles_drawn").sum()))
     promised = set.intersection(*(set(line.get("promised", ())) for line in lines))
     best_effort = set.union(*(set(line.get("best_effort", ())) for line in lines))
-    return RunFacts(
+    return LoggedCoverage(
         path=path,
         steps=int(steps.sum()),
         short_steps=int(_numbers(lines, "short_steps").sum()),

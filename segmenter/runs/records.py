@@ -125,7 +125,7 @@ _IMAGES_FORMAT, _MOST_IMAGES = 1, 64
 """Images that are recorded at most: enough to check on, of a dataset of any size."""
 
 
-class Place(_Strict):
+class GroundPlace(_Strict):
     """Location of the training scenes on the ground.
 
     Attributes:
@@ -163,7 +163,7 @@ class Origin(_Strict):
     pixels: dict[str, Natural]
     tiles_with: dict[str, Natural]
     metres_per_pixel: tuple[float, float] | None = None
-    place: Place | None = None
+    place: GroundPlace | None = None
     started_from: str | None = None
     computed_on: dict[str, str] = {}
 

@@ -101,7 +101,7 @@ Seen = tuple[FileState, ...]
 """States of the checkpoints of a run, and of the best."""
 
 
-class Facts(BaseModel):
+class CheckpointFacts(BaseModel):
     """Record in a checkpoint of how it was made.
 
     Attributes:
@@ -133,7 +133,7 @@ class Checkpoint:
     path: Path
     arrays: Arrays
     position: Position
-    facts: Facts
+    facts: CheckpointFacts
     seen: Seen = ()
 
     def check_plan(self, fingerprint: str, steps: int) -> None:
@@ -159,7 +159,7 @@ class Checkpoint:
         """Return a line for each difference that changes the rest of the training.
 
         Args:
-            computed_on: facts here, as in `Facts`.
+            computed_on: facts here, as in `CheckpointFacts`.
         """
         lines = []
         if changed := version_changes(self.facts):
@@ -187,17 +187,17 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
     felt += ["dropout's masks"] if model.dropout or getattr(model, "drop_path", 0) else []
     if micro_batches > 1 and felt:
         return (
-            f"what follows is another training, which differs in more than rounding: each of the "
+            f"the rest of the training will differ in more than rounding: each of the "
             f"{micro_batches} micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
         )
-    return "what follows is the same but for rounding"
+    return "the rest of the training will be the same but for rounding"
 
 
 def facts_array(
     recipe: Recipe, plan: str, position: Position, replicas: int, computed_on: Mapping[str, str]
 ) -> NDArray[np.uint8]:
     """Return the array `META` of a checkpoint; `plan` is the fingerprint of `position.planned_epoch`'s."""
-    facts = Facts(
+    facts = CheckpointFacts(
         versions=installed_versions(),
         seed=recipe.seed,
         epoch=position.epoch,
@@ -211,7 +211,7 @@ def facts_array(
     return np.frombuffer(facts.model_dump_json().encode(), np.uint8)
 
 
-def version_changes(facts: Facts) -> list[str]:
+def version_changes(facts: CheckpointFacts) -> list[str]:
     """Return text such as `numpy 2.3.1 → 2.4.0` for each package that differs here."""
     return _changes(facts.versions, installed_versions())
 
@@ -320,7 +320,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
         done, epoch, step, best, *more = arrays["position"].tolist()
         (without_gain,) = more or (0,)  # which checkpoints of before it was counted do not have
         position = Position(int(done), int(epoch), int(step), float(best), int(without_gain))
-        facts = Facts.model_validate_json(arrays[META].tobytes())
+        facts = CheckpointFacts.model_validate_json(arrays[META].tobytes())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         what = shortened(" ".join(str(error).split()))
         raise CheckpointError(path, f"not a checkpoint that train.py wrote ({what})") from None

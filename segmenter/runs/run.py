@@ -99,7 +99,7 @@ class Extension:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunContent:
     """Facts of a run that run.json holds, with their limits there.
 
     Attributes:
@@ -137,7 +137,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
-class Run(RunFacts):
+class Run(RunContent):
     """A run directory's record of its model.
 
     Attributes:
@@ -188,7 +188,7 @@ class Run(RunFacts):
 
     def _run_text(self, *recipes: bytes) -> bytes:
         content = {
-            **{each.name: getattr(self, each.name) for each in fields(RunFacts)},
+            **{each.name: getattr(self, each.name) for each in fields(RunContent)},
             "classes": self.classes.to_dict(),
             "recipe": [hashlib.sha256(text).hexdigest() for text in recipes],
         }
@@ -316,7 +316,7 @@ def load_run(path: Path) -> Run:
             remedy=f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; to train with other "
             f"settings, start a new run with --init-from {typed(path)}",
         )
-    facts = {each.name: getattr(content, each.name) for each in fields(RunFacts)}
+    facts = {each.name: getattr(content, each.name) for each in fields(RunContent)}
     return Run(path, with_deals(load_recipe(path / RECIPE_FILE), deals_of(path)), **facts)
 
 
@@ -414,7 +414,7 @@ def _copy_of(path: Path, files: Sequence[Path]) -> tuple[Path, bytes] | None:
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(**_strict, allow_inf_nan=False))
-class RunFile(RunFacts):
+class RunFile(RunContent):
     """Content of run.json: the facts of a run, and what belongs to the file.
 
     Attributes:

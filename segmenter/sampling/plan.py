@@ -33,7 +33,7 @@ from segmenter.sampling.kinds import (
 from segmenter.sampling.methods import drawn_epoch
 from segmenter.sampling.quotas import PARTS, Part, PartTable, Quota, Wishes, part_table
 from segmenter.sampling.rows import PlannedKinds, lay_out, uses_of_tiles
-from segmenter.sampling.search import Cover, TooRareError, cover
+from segmenter.sampling.search import RequiredKinds, TooRareError, cover
 
 
 def order_for_replicas(
@@ -393,7 +393,7 @@ class _Promise(PlannedKinds):
 
     promised: list[int]
     asked: list[int]
-    needed: Cover
+    needed: RequiredKinds
     uses_T: Tiles | None = None
     quotas: tuple[Quota, ...] = ()
 
@@ -482,7 +482,7 @@ def _promise(
         promised.remove(min(rare, key=lambda c: int(held_K[c])))
 
 
-def _another(shared: _Promise, rules: RowRules, rng: np.random.Generator) -> Cover:
+def _another(shared: _Promise, rules: RowRules, rng: np.random.Generator) -> RequiredKinds:
     """Return a cover with as few steps and repeats, so that epochs differ; the same if none is found."""
     found = shared.needed
     try:

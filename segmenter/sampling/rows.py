@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.sampling.kinds import Demand, Kinds, narrow, water_fill
-from segmenter.sampling.search import Cover
+from segmenter.sampling.search import RequiredKinds
 
 Tiles = NDArray[np.integer]
 
@@ -47,7 +47,7 @@ class PlannedKinds:
 
 
 def lay_out(
-    needed: Cover,
+    needed: RequiredKinds,
     planned: PlannedKinds,
     kind_N: NDArray[np.integer],
     uses_N: Tiles | None,
@@ -108,7 +108,7 @@ def mean_uses(rows_SB: Tiles, holds_NK: NDArray[np.bool_]) -> NDArray[np.float64
 
 
 def _repeat_evenly(
-    tile_P: Tiles, needed: Cover, kind_N: NDArray[np.integer], uses_N: Tiles, rng: np.random.Generator
+    tile_P: Tiles, needed: RequiredKinds, kind_N: NDArray[np.integer], uses_N: Tiles, rng: np.random.Generator
 ) -> None:
     """Give repeats, in place, to the tiles of their kind that are used least."""
     for kind in np.unique(needed.kind_P[needed.repeat_P]):
@@ -123,7 +123,9 @@ def _unsigned(classes: int) -> type[np.unsignedinteger]:
     return np.uint8 if classes <= 8 else np.uint16 if classes <= 16 else np.uint64
 
 
-def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[Tiles, NDArray[np.bool_]]:
+def _chosen(
+    needed: RequiredKinds, kinds: Kinds, kind_of: NDArray[np.integer]
+) -> tuple[Tiles, NDArray[np.bool_]]:
     """Return the position of each entry's tile in the random order, and a mask of unused positions.
 
     The first entries of a kind use its tiles one by one; further entries start again with the first tile.
@@ -146,7 +148,7 @@ def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[
 
 
 def _grid(
-    needed: Cover,
+    needed: RequiredKinds,
     tile_P: Tiles,
     rest: Tiles,
     several_N: NDArray[np.bool_],

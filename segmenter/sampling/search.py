@@ -40,7 +40,7 @@ _EXACT_REPEATS = 12
 
 
 @dataclass(frozen=True)
-class Cover:
+class RequiredKinds:
     """Kinds required in each row, as parallel arrays.
 
     Attributes:
@@ -78,7 +78,7 @@ def cover(
     rng: np.random.Generator,
     demand: Demand | None = None,
     most: int | None = None,
-) -> Cover:
+) -> RequiredKinds:
     """Return a cover with every class in each row: the fewest rows, then the fewest repeats.
 
     `demand`: tiles of each class, together at most a batch a row; None: one of each. With it there are at
@@ -105,7 +105,7 @@ def cover(
     return replace(found, proven=found.steps == fewest and found.repeats == found.bound)
 
 
-def _of_presence(kinds: Kinds, rules: RowRules, rng: np.random.Generator) -> Cover:
+def _of_presence(kinds: Kinds, rules: RowRules, rng: np.random.Generator) -> RequiredKinds:
     """Return a cover with one tile of each class in each row."""
     fewest = _fewest_steps(kinds, rules.batch, rules.multiple)
     found = _greedy_cover(kinds, rules, fewest, rng)
@@ -118,7 +118,7 @@ def _of_presence(kinds: Kinds, rules: RowRules, rng: np.random.Generator) -> Cov
     row_P = np.repeat(np.arange(steps), [len(row) for row in rows])
     kind_P = np.array([kind for row in rows for kind in row], np.int64)
     bound = _bound(kinds, steps)
-    return Cover(steps, row_P, kind_P, _beyond_first(kind_P, kinds.tiles_T), bound, proven=True)
+    return RequiredKinds(steps, row_P, kind_P, _beyond_first(kind_P, kinds.tiles_T), bound, proven=True)
 
 
 def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
@@ -135,7 +135,7 @@ def _bound(kinds: Kinds, steps: int) -> int:
     return max(0, steps - kinds.scarcest) if kinds.classes else 0
 
 
-def _by_row(found: Cover, kinds: Kinds) -> Cover:
+def _by_row(found: RequiredKinds, kinds: Kinds) -> RequiredKinds:
     """Return a cover with its entries sorted by row, so that a kind's tiles are used in turn."""
     order = np.argsort(found.row_P, kind="stable")
     kind_P = found.kind_P[order]
@@ -155,13 +155,13 @@ def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
 
 def _greedy_cover(
     kinds: Kinds, rules: RowRules, steps: int, rng: np.random.Generator, demand: Demand | None = None
-) -> Cover:
+) -> RequiredKinds:
     """Return a cover of few rows and repeats: the best of several greedy runs."""
     batch, multiple = rules.batch, rules.multiple
     sizes = _sizes(kinds, batch)
     most_in_row = int(demand.wish_K.max()) // ONE if demand else 1
     while True:
-        best: Cover | None = None
+        best: RequiredKinds | None = None
         refusal: TooRareError | None = None
         for number in range(_TRIES if steps * len(kinds) * most_in_row <= _TRIES_SIZE else 2):
             try:
@@ -183,7 +183,7 @@ def _greedy_cover(
         steps = max(steps + multiple, -(-(kinds.tiles + best.repeats) // (batch * multiple)) * multiple)
 
 
-def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
+def _trimmed(found: RequiredKinds, kinds: Kinds, batch: int, multiple: int) -> RequiredKinds:
     """Drop surplus rows, those with most repeats first; their other tiles go to places of the rest."""
     while (steps := -(-(kinds.tiles + found.repeats) // (batch * multiple)) * multiple) < found.steps:
         again_S = np.bincount(found.row_P, weights=found.repeat_P, minlength=found.steps)
@@ -192,7 +192,7 @@ def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
         entry_P = kept_S[found.row_P]
         row_P, kind_P = (np.cumsum(kept_S) - 1)[found.row_P[entry_P]], found.kind_P[entry_P]
         again_P = _beyond_first(kind_P, kinds.tiles_T)
-        found = Cover(steps, row_P, kind_P, again_P, _bound(kinds, steps), proven=False)
+        found = RequiredKinds(steps, row_P, kind_P, again_P, _bound(kinds, steps), proven=False)
     return found
 
 
@@ -237,7 +237,7 @@ class _Greedy:
         if demand:
             self._stock_up()
 
-    def cover(self, *, early: bool) -> Cover:
+    def cover(self, *, early: bool) -> RequiredKinds:
         """Return the kinds that rows need; `early`: repeat a class as soon as its tiles are used up.
 
         Early repeats may also supply the next scarce classes; late ones can serve several remaining needs
@@ -255,7 +255,7 @@ class _Greedy:
         repeat_P = np.repeat(
             np.array([again for _, _, again in self._entries], bool), [len(r) for r, _, _ in self._entries]
         )
-        return Cover(self._steps, row_P, kind_P, repeat_P, self._bound, proven=False)
+        return RequiredKinds(self._steps, row_P, kind_P, repeat_P, self._bound, proven=False)
 
     def _stock_up(self) -> None:
         """Add the repeats that amounts require to kinds' free uses, those with most lacking classes first."""

@@ -39,7 +39,7 @@ Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class ColourRange:
     """Value range of each band that colour changes map to 0 … 1: six deviations around the mean.
 
     A range per tile would make a change's strength depend on the brightest pixel; one range for all bands
@@ -50,7 +50,7 @@ class Unit:
     range_C: NDArray[np.float64]
 
     @classmethod
-    def of(cls, dtype: str, mean_C: NDArray[np.float64], spread_C: NDArray[np.float64]) -> Unit | None:
+    def of(cls, dtype: str, mean_C: NDArray[np.float64], spread_C: NDArray[np.float64]) -> ColourRange | None:
         """Return the range for images of this mean and deviation; None: 8-bit photographs, 0 … 255."""
         fills_bytes = dtype == "uint8" and (_MOST_DEVIATIONS * spread_C >= 255).all()
         return None if fills_bytes else cls(mean_C, _DEVIATIONS * spread_C)
@@ -99,7 +99,7 @@ class Augmenter:
                 remedy="set both to 0",
             )
         self._config = config
-        self._unit = None if hue else Unit.of(dtype, statistics.mean_C, statistics.spread_C)
+        self._unit = None if hue else ColourRange.of(dtype, statistics.mean_C, statistics.spread_C)
         self._local = threading.local()
         self._built = stages_of(config)  # here, so that no thread waits for the import
 
@@ -204,7 +204,7 @@ def apply_stage(
 
 
 def recoloured(
-    stage: Stage, seed: int, image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], unit: Unit | None
+    stage: Stage, seed: int, image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], unit: ColourRange | None
 ) -> NDArray[Any]:
     """Return the image after a stage of colour changes.
 

@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.raster import open_raster
-from segmenter.tiles.augment import Augmenter, Unit, apply_stage, in_one_line
+from segmenter.tiles.augment import Augmenter, ColourRange, apply_stage, in_one_line
 from segmenter.tiles.kernels import transformed, unbounded
 from segmenter.tiles.pasting import named_classes
 from segmenter.tiles.statistics import BandStatistics
@@ -57,7 +57,7 @@ class _Probe:
     image_HWC: NDArray[Any]
     mask_HW2: NDArray[np.uint8]
     what: str
-    unit: Unit | None
+    unit: ColourRange | None
 
 
 def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) -> None:
@@ -130,7 +130,7 @@ def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np
     mask_HW2 = np.stack([np.where(valid_HW == 1, label_HW, IGNORE), valid_HW], axis=-1)
     what = f"tiles of {counted(bands, 'band')} of {dtype}"
     # Whether the whole training set fills its bytes, one image does not tell.
-    unit = None if dtype == "uint8" else Unit.of(dtype, mean_C, spread_C)
+    unit = None if dtype == "uint8" else ColourRange.of(dtype, mean_C, spread_C)
     return _Probe(image.astype(kind), mask_HW2.astype(np.uint8), what, unit)
 
 

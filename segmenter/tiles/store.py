@@ -33,7 +33,7 @@ from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
-from segmenter.tiles.cache.folder import CacheFolder, Job, bytes_read, key_of, pack
+from segmenter.tiles.cache.folder import CacheFolder, PackJob, bytes_read, key_of, pack
 
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
@@ -108,7 +108,7 @@ class SceneStore:
     def _pack(self, infos: dict[int, RasterInfo], progress: bool) -> None:
         """Pack images and labels that are not packed yet and are expensive to read in place."""
         jobs = [
-            Job.of_image(self._dataset, self._scenes[i], info)
+            PackJob.of_image(self._dataset, self._scenes[i], info)
             for i, info in infos.items()
             if not (info.tiled or info.size.pixels <= self._small)
         ]
@@ -122,7 +122,7 @@ class SceneStore:
             progress=progress,
         )
         slow = [i for i, info in zip(labels, headers, strict=True) if not info.tiled]
-        jobs += [Job.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
+        jobs += [PackJob.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
         if not jobs:
             return
         make_room(self._folder, jobs, self._dataset.cache_bytes)
@@ -325,14 +325,14 @@ def tell_replaced(folder: CacheFolder) -> None:
         say(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
 
 
-def make_room(folder: CacheFolder, jobs: Sequence[Job], limit: int | None) -> None:
+def make_room(folder: CacheFolder, jobs: Sequence[PackJob], limit: int | None) -> None:
     """Make room for jobs, and report removed packs."""
     if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
         what = "removed packs that were not used for longest (dataset.cache_limit)"
         say(f"{folder.path}: {what}: {gibibytes(removed)}")
 
 
-def _announce(folder: CacheFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
+def _announce(folder: CacheFolder, jobs: Sequence[PackJob], codec: CacheCodec) -> None:
     """Print the files to be written beside the data, their folder, and how to choose another one."""
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, bytes_read(jobs))

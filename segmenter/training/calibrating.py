@@ -17,7 +17,14 @@ from segmenter.evaluation.calibration import Fitted, fit_held_out, prior_correct
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.loading import load_predictor
-from segmenter.inference.predictor import ExtraOutputs, Failed, Finished, Mapped, Predictor, classify_all
+from segmenter.inference.predictor import (
+    ExtraOutputs,
+    Failed,
+    Finished,
+    MappedWindow,
+    Predictor,
+    classify_all,
+)
 from segmenter.runs.records import CALIBRATION, FittedScene, save_calibration
 from segmenter.runs.run import Run
 from segmenter.tiles.gsd import with_gsds
@@ -143,7 +150,7 @@ def sampled_pixels(
             raise event.error
         if isinstance(event, Finished):
             event.job.finished()
-        elif isinstance(event, Mapped):
+        elif isinstance(event, MappedWindow):
             label_HW, found = event.job.truth(event.window), event.prediction
             assert found.probabilities is not None
             pixels = np.flatnonzero((label_HW != IGNORE) & (found.ids != IGNORE))

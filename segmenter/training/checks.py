@@ -14,7 +14,7 @@ from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.model.size import BYTES_PER_PARAMETER, ON_PROCESSOR, parts_that_fit
 from segmenter.runs.resume import Checkpoint, check_rates
 from segmenter.runs.run import Run
-from segmenter.training.prepare import Tiles, changed_data, epoch_plan
+from segmenter.training.prepare import TrainingTiles, changed_data, epoch_plan
 
 _SURELY = 2 / 3
 """Share of the bytes counted for a processor that is taken at the least: measured 0.8 for U-Nets."""
@@ -22,7 +22,7 @@ _SURELY = 2 / 3
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
     """Refuse settings that do not fit these devices."""
-    if profile and devices.kind.elsewhere:
+    if profile and not devices.kind.may_profile:
         raise ConfigError(
             "--profile",
             expected=f"without distribution.strategy: {recipe.distribution.strategy}, whose steps are done "
@@ -95,7 +95,7 @@ def _smaller(recipe: Recipe, share: float) -> str:
     )
 
 
-def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
+def check_same_plan(run: Run, tiles: TrainingTiles, planned_for: int, checkpoint: Checkpoint) -> None:
     """Refuse to resume with other data, or with a plan that differs from the one begun."""
     if changed := changed_data(run, tiles):
         raise CheckpointError(

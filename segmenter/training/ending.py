@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """Outcome of a call that trained.
 
     Attributes:
@@ -70,22 +70,25 @@ class Outcome:
         }
 
 
-def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
-    """Train to the end; print how to continue from there."""
-    path, chief, started = trainer.run.path, trainer.devices.workers.chief, time.perf_counter()
+class End(NamedTuple):
+    """End of the steps of a training: `ended` and `exit_code` as in `TrainingOutcome`; when it `started`."""
 
-    def outcome(ended: str, exit_code: int = 0) -> Outcome:
-        best = scored(path / BEST_FILES[0])
-        place, seconds = trainer.position, time.perf_counter() - started
-        return Outcome(path, ended, resumed, place.epoch, place.done, seconds, best, exit_code)
+    ended: str
+    started: float
+    exit_code: int = 0
 
+
+def train_to_end(trainer: Trainer) -> End:
+    """Train to the end, or until it is stopped.
+
+    Raises:
+        OutputError: the disk is full; the line says how to go on.
+    """
+    path, started = trainer.run.path, time.perf_counter()
     try:
         trainer.train()
     except StoppedError as stopped:
-        if chief:
-            leave_report(path)
-        say(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
-        return outcome("stopped", stopped.exit_code)
+        return End("stopped", started, stopped.exit_code)
     except OutputError as error:
         if not path.is_dir():
             raise
@@ -93,9 +96,22 @@ def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
         if checkpoints(path):
             how = f"the checkpoints before it are whole: {how} with --resume"
         raise OutputError(f"{error} {how}") from None
-    if chief:
+    return End("early" if trainer.ended_early else "finished", started)
+
+
+def report(trainer: Trainer, end: End, *, resumed: bool = False) -> TrainingOutcome:
+    """Print the result, calibrate the model of a finished training, and write its report."""
+    path, chief, position = trainer.run.path, trainer.devices.workers.chief, trainer.position
+    if end.ended == "stopped":
+        if chief:
+            leave_report(path)
+        say(f"stopped after step {position.done}; go on with the same command and --resume")
+    elif chief:
         _describe_end(trainer)
-    return outcome("early" if trainer.ended_early else "finished")
+    best, seconds = scored(path / BEST_FILES[0]), time.perf_counter() - end.started
+    return TrainingOutcome(
+        path, end.ended, resumed, position.epoch, position.done, seconds, best, end.exit_code
+    )
 
 
 def _describe_end(trainer: Trainer) -> None:
@@ -131,7 +147,7 @@ def leave_calibration(trainer: Trainer) -> None:
     run, dataset, devices = trainer.run, trainer.dataset, trainer.devices
     if not dataset.of("validation"):
         return
-    if devices.workers.count > 1 or devices.kind.elsewhere:
+    if devices.workers.count > 1 or not devices.kind.may_calibrate:
         say(
             "no calibration in a training of several processes; to calibrate: "
             f"{invocation('calibrate')} {typed(run.path)}"

@@ -51,7 +51,7 @@ from segmenter.training.step import (
 _FEW = 3
 
 
-class Agreement:
+class ReplicaComparison:
     """Comparison of the replicas' copies of variables, by two numbers of each, computed on the devices."""
 
     def __init__(self, devices: Devices, variables: Sequence[Any]) -> None:
@@ -171,7 +171,7 @@ class Learner:
             batch,
         )
         holders = (self.model, self.optimiser, *([] if averaged is None else [averaged]))
-        self._agreement = Agreement(devices, [v for each in holders for v in each.variables])
+        self._agreement = ReplicaComparison(devices, [v for each in holders for v in each.variables])
         self.steps: Any = None
         self.frozen: bool | None = None
         self._shown, self._on_host = averaged or self.model, None
@@ -202,7 +202,7 @@ class Learner:
         return [*filter(None, (schedule, *parts))]
 
     def disagreement(self, step: int) -> str:
-        """Compare the replicas' copies after a step, as `Agreement.check` does."""
+        """Compare the replicas' copies after a step, as `ReplicaComparison.check` does."""
         return self._agreement.check(step)
 
     def rate_at(self, step: int) -> float:

@@ -51,7 +51,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class Tiles:
+class TrainingTiles:
     """Training tiles and the statistics of their pixels.
 
     Attributes:
@@ -134,7 +134,7 @@ def _check_writable(path: Path) -> None:
         raise CheckpointError(path, "cannot write the run there", remedy="name another folder with --run")
 
 
-def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
+def prepare_tiles(recipe: Recipe, dataset: Dataset) -> TrainingTiles:
     """Index the training scenes, compute their statistics, and print a summary.
 
     Raises:
@@ -164,7 +164,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     say(_summary(recipe, dataset, index))
     for line in describe_gsds(recipe, dataset, index, store):
         say(plain(line))
-    return Tiles(index, statistics, store, _trained_gsd(recipe, dataset, index, store), digests)
+    return TrainingTiles(index, statistics, store, _trained_gsd(recipe, dataset, index, store), digests)
 
 
 def _trained_gsd(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> float | None:
@@ -173,7 +173,7 @@ def _trained_gsd(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Scen
     return trained_gsd(scene_gsds(dataset, some_of(index.scenes), progress=False), None)
 
 
-def changed_data(run: Run, tiles: Tiles) -> str:
+def changed_data(run: Run, tiles: TrainingTiles) -> str:
     """Return text on changes in the data since a run was started; empty text if there are none."""
     if run.tiles != tiles.fingerprint():
         return changed_file(run.path, tiles.digests) or "the training tiles have changed"

@@ -1,4 +1,4 @@
-"""Start of a training, new, resumed or fine-tuned: check, open the run directory, train."""
+"""Start of a training, new, resumed or fine-tuned: check and plan it, open the run directory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from segmenter.base.files import alone_in
 from segmenter.base.terminal import quiet, say, warn
@@ -15,9 +16,7 @@ from segmenter.evaluation.scores import percent, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.records import (
-    save_validation_images,
-)
+from segmenter.runs.records import save_validation_images
 from segmenter.runs.resume import (
     Checkpoint,
     Position,
@@ -29,15 +28,15 @@ from segmenter.runs.resume import (
 )
 from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.score_files import record_to_beat
+from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.training.beginning.fine_tuning import Source, find_encoder_weights
+from segmenter.training.beginning.fine_tuning import StartingRun, find_encoder_weights
 from segmenter.training.beginning.new_run import load_first_weights, new_run
 from segmenter.training.beginning.origin import record_origin, record_scenes
 from segmenter.training.checks import check_devices, check_same_plan
-from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.prepare import Tiles, describe_plan
+from segmenter.training.prepare import TrainingTiles, describe_plan, epoch_plan
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
@@ -49,74 +48,72 @@ from segmenter.training.workers_agree import (
 
 
 @dataclass(frozen=True)
-class CheckedTraining:
-    """A training that has passed all checks before its start; nothing is written yet.
+class Training:
+    """All that a training needs; nothing is checked or written yet.
 
     Attributes:
+        path: run directory.
+        checkpoint: where it goes on; None: it is new.
+        source: run whose weights it starts from.
+        profile: write a profile of some steps.
         workers: worker processes that make the batches; None: threads of this process.
     """
 
-    run: Run
+    recipe: Recipe
     dataset: Dataset
-    tiles: Tiles
+    tiles: TrainingTiles
     devices: Devices
+    path: Path
     checkpoint: Checkpoint | None = None
-    source: Source | None = None
-    pretrained: EncoderWeights | None = None
+    source: StartingRun | None = None
     profile: bool = False
     workers: WorkerPool | None = None
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """End all workers of a training if one ends in the block; all but the chief print nothing.
 
-def start_training(
-    recipe: Recipe,
-    dataset: Dataset,
-    tiles: Tiles,
-    devices: Devices,
-    path: Path,
-    *,
-    checkpoint: Checkpoint | None = None,
-    source: Source | None = None,
-    profile: bool = False,
-    workers: WorkerPool | None = None,
-) -> Outcome:
-    """Train in the run directory `path`.
+        Raises:
+            WorkerError: a worker has another recipe, program or data.
+        """
+        workers = self.devices.workers
+        with workers.together(), quiet(not workers.chief):
+            if workers.count > 1:
+                tiles = self.tiles.fingerprint()
+                check_same(workers, facts_of(self.recipe, self.dataset.classes, tiles, self.devices))
+            yield
 
-    Args:
-        workers: worker processes that make the batches; None: threads of this process.
+
+@dataclass(frozen=True)
+class PlannedTraining:
+    """A training that has passed all checks before its start; nothing is written yet.
+
+    Attributes:
+        run: content of its run.json.
+        plan: plan of the first epoch.
+        pretrained: initial weights of the encoder; None: of a run, or random.
     """
-    with devices.workers.together(), quiet(not devices.workers.chief):
-        if devices.workers.count > 1:
-            facts = facts_of(recipe, dataset.classes, tiles.fingerprint(), devices)
-            check_same(devices.workers, facts)
-        checked = check_training(
-            recipe, dataset, tiles, devices, path, checkpoint=checkpoint, source=source, profile=profile
-        )
-        with open_training(replace(checked, workers=workers)) as trainer:
-            return train_to_end(trainer, resumed=checkpoint is not None)
+
+    training: Training
+    run: Run
+    plan: Plan
+    pretrained: EncoderWeights | None = None
 
 
-def check_training(
-    recipe: Recipe,
-    dataset: Dataset,
-    tiles: Tiles,
-    devices: Devices,
-    path: Path,
-    *,
-    checkpoint: Checkpoint | None = None,
-    source: Source | None = None,
-    profile: bool = False,
-) -> CheckedTraining:
-    """Run all checks that are possible before anything is written; arguments as in `start_training`.
+def plan_training(training: Training) -> PlannedTraining:
+    """Run all checks that are possible before anything is written, and plan the first epoch.
 
     Raises:
         ConfigError: a setting does not fit the devices or the classes.
         CheckpointError: the run to resume was begun with other data or another plan.
         WeightsError: the encoder's pretrained weights are missing or do not fit.
     """
-    check_devices(recipe, devices, profile=profile)
+    recipe, dataset, tiles, devices = training.recipe, training.dataset, training.tiles, training.devices
+    checkpoint, source, path = training.checkpoint, training.source, training.path
+    check_devices(recipe, devices, profile=training.profile)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
-    pretrained, chief = None, devices.workers.chief
-    if checkpoint is None and source is None and chief:
+    pretrained = None
+    if checkpoint is None and source is None and devices.workers.chief:
         pretrained = find_encoder_weights(recipe.model, len(tiles.statistics.mean_C))
     if checkpoint is not None:
         run = with_extension(load_run(path), recipe, checkpoint)
@@ -127,20 +124,21 @@ def check_training(
         chosen = devices.dealt(recipe.training.global_batch)
         run = replace(run, shares=MeasuredShares(chosen, devices.models))
     run = as_on_chief(devices.workers, run)
-    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, profile)
+    plan = epoch_plan(run.recipe, tiles.index, run.classes.names, 0, devices.replicas)
+    return PlannedTraining(training, run, plan, pretrained)
 
 
 @contextmanager
-def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
-    """Yield the trainer of a checked training at its first step, with the run directory locked.
+def open_training(planned: PlannedTraining) -> Iterator[Trainer]:
+    """Yield the trainer of a planned training at its first step, with the run directory locked.
 
     Raises:
         SegmenterError: another process has locked the directory, or it is not writable.
         CheckpointError: another process has trained there since the check, or the weights do not fit.
     """
-    run, tiles, checkpoint = checked.run, checked.tiles, checked.checkpoint
-    if not checked.devices.workers.chief:
-        trainer = _following(checked)
+    run, training, checkpoint = planned.run, planned.training, planned.training.checkpoint
+    if not training.devices.workers.chief:
+        trainer = _following(planned)
         with trainer.feed:
             yield trainer
         return
@@ -151,24 +149,24 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         if checkpoint is None:
             clear(run.path)
         run.save()
-        record_scenes(run.path, checked.dataset, tiles.digests, resumed=checkpoint is not None)
-        parts = run, checked.dataset, tiles.index, checked.source, checked.devices.computed_on
+        record_scenes(run.path, training.dataset, training.tiles.digests, resumed=checkpoint is not None)
+        parts = run, training.dataset, training.tiles.index, training.source, training.devices.computed_on
         record_origin(*parts, resumed=checkpoint is not None)
-        save_validation_images(run.path, checked.dataset.of("validation"))
-        trainer = _trainer(checked)
+        save_validation_images(run.path, training.dataset.of("validation"))
+        trainer = _trainer(planned)
         with trainer.feed:
             _describe(trainer)
             if checkpoint is not None:
                 resume_from(trainer, checkpoint)
             else:
-                load_first_weights(trainer.learner, run, checked.source, checked.pretrained)
+                load_first_weights(trainer.learner, run, training.source, planned.pretrained)
             _start_alike(trainer)
             yield trainer
 
 
-def _following(checked: CheckedTraining) -> Trainer:
+def _following(planned: PlannedTraining) -> Trainer:
     """Return the trainer of a worker that writes nothing, with the chief's step and weights."""
-    trainer = _trainer(checked)
+    trainer = _trainer(planned)
     _start_alike(trainer)
     return trainer
 
@@ -182,15 +180,16 @@ def _start_alike(trainer: Trainer) -> None:
     trainer.learner.assign(arrays_from_chief(trainer.devices, trainer.learner.state()))
 
 
-def _trainer(checked: CheckedTraining) -> Trainer:
-    run, tiles, devices = checked.run, checked.tiles, checked.devices
-    batch = run.recipe.training.global_batch
+def _trainer(planned: PlannedTraining) -> Trainer:
+    run, training = planned.run, planned.training
+    tiles, devices, batch = training.tiles, training.devices, run.recipe.training.global_batch
     own = devices.own_rows(batch) if devices.workers.count > 1 else None
     form = tiles.statistics, devices.dealt(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
-    feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
+    feed = Feed(loader, batch if own is None else own.stop - own.start, training.workers)
     kind: type[Trainer] = devices.kind.trainer or Trainer
-    return kind(run, tiles.index, feed, devices, checked.dataset, profile=checked.profile)
+    further: dict[str, Any] = {"profile": training.profile, "planned": {0: planned.plan}}
+    return kind(run, tiles.index, feed, devices, training.dataset, **further)
 
 
 def _describe(trainer: Trainer) -> None:

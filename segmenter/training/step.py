@@ -20,7 +20,7 @@ from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices, is_central, sums_not_compiled
 from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.resume import Facts
+from segmenter.runs.resume import CheckpointFacts
 from segmenter.training.optimiser import AveragedWeights, Optimiser, sum_over_replicas
 
 _CALLS = 4
@@ -44,7 +44,7 @@ def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
 
 def why_untried(recipe: Recipe, devices: Devices) -> str:
     """Return why `auto` leaves XLA out without a trial; empty text if it is tried."""
-    if devices.kind.elsewhere or not all(device.name.startswith("GPU") for device in devices.used):
+    if not devices.kind.may_try_xla or not all(device.name.startswith("GPU") for device in devices.used):
         return "it gains on GPUs only"
     if recipe.training.accumulate > 1:
         return "training.accumulate is above 1"
@@ -63,7 +63,7 @@ def xla_facts(training: TrainingConfig, parts: StepParts) -> dict[str, str]:
     return {_STEP: _COMPILED if parts.xla else _BY_KERNELS}
 
 
-def with_xla_as_before(parts: StepParts, facts: Facts, devices: Devices) -> StepParts:
+def with_xla_as_before(parts: StepParts, facts: CheckpointFacts, devices: Devices) -> StepParts:
     """Return a step's parts with the choice of the checkpoint's trial, if it was made on the same devices."""
     chosen, now = facts.computed_on.get(_STEP), devices.computed_on
     same = facts.replicas == devices.replicas and facts.computed_on.get("devices") == now["devices"]

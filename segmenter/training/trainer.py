@@ -103,6 +103,7 @@ class Trainer:
     Attributes:
         run: directory, recipe and meaning of the model's input.
         dataset: dataset with the validation scenes, if any.
+        planned: plans of epochs, by number, as far as they are made.
     """
 
     run: Run
@@ -112,7 +113,7 @@ class Trainer:
     dataset: Dataset
     position: Position = field(default_factory=Position)
     profile: bool = False
-    _planned: dict[int, Plan] = field(default_factory=dict, init=False, repr=False)
+    planned: dict[int, Plan] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         recipe = self.run.recipe
@@ -221,11 +222,11 @@ class Trainer:
 
     def _plan(self, epoch: int) -> Plan:
         """Return the plan of an epoch; two are cached: that of a checkpoint, and the next one."""
-        if epoch not in self._planned:
+        if epoch not in self.planned:
             names, replicas = self.run.classes.names, self.devices.replicas
             made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
-            self._planned = dict([*self._planned.items(), (epoch, made)][-2:])
-        return self._planned[epoch]
+            self.planned = dict([*self.planned.items(), (epoch, made)][-2:])
+        return self.planned[epoch]
 
     def _use_step_of(self, epoch: int) -> bool:
         """Use the steps for the weights that train in an epoch; return False if already in use."""

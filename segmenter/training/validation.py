@@ -26,7 +26,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
-from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
+from segmenter.inference.predictor import Failed, Finished, MappedWindow, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.runs.records import (
     SIDE,
@@ -429,7 +429,7 @@ def validate(
                 if scales is not None:
                     scales.add(job.scene.name, job.metres, job.confusion)
                 job.confusion = None
-        elif isinstance(event, Mapped):
+        elif isinstance(event, MappedWindow):
             job, label_HW = event.job, event.job.truth(event.window)
             assert job.info is not None, "a window comes from an open raster"
             job.confusion = job.confusion or ConfusionMatrix(

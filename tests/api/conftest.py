@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from segmenter import OpenRun, open_run
-from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
+from segmenter.grid.colours import default_colours
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers.made_rasters import PLACE, written
 from tests.helpers.random_run import random_run
 
@@ -18,7 +19,7 @@ def run_folder(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("api")
     (folder / "runs").mkdir()
     names = ("water", "road", "field", "house")
-    classes = (LandCoverClass(name, own_colour(i), i) for i, name in enumerate(names))
+    classes = map(LandCoverClass, names, default_colours(names), range(len(names)))
     random_run(folder / "runs" / "mine", ClassMap(tuple(classes)))
     return folder
 

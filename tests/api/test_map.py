@@ -12,7 +12,7 @@ import pytest
 import rasterio
 import shapely
 
-import predict
+from datasets.commands import predict
 from datasets.commands.predict import parse
 from segmenter import MapsError, OpenRun, SegmenterError, open_run
 from segmenter.api.mapping_call import keyword_call

@@ -17,7 +17,7 @@ from rasterio.warp import transform
 
 from datasets.check import CheckReport, check_dataset
 from datasets.commands import call as main
-from datasets.leaks import Seen, find_leaks, pieces
+from datasets.leaks import AuditedScene, find_leaks, pieces
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size
@@ -406,9 +406,9 @@ def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
     """A grid of 2,500 adjoining scenes, every other one a test: no leak, and then one between them."""
     info = raster_info(make_geotiff("a.tif", pixels(1)))
 
-    def seen(i: int, col: float, row: float) -> Seen:
+    def seen(i: int, col: float, row: float) -> AuditedScene:
         scene = Scene(str(i), Path(f"{i}.tif"), None, str(i), "train" if i % 2 else "test")
-        return Seen(scene, None, replace(info, transform=at(col * WIDTH, row * HEIGHT)))
+        return AuditedScene(scene, None, replace(info, transform=at(col * WIDTH, row * HEIGHT)))
 
     grid = [seen(i, i % 50, i // 50) for i in range(2500)]
     assert find_leaks(grid) == []

@@ -9,7 +9,7 @@ import rasterio
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
-from datasets.leaks import Leak, Seen, find_leaks, looks_of
+from datasets.leaks import AuditedScene, Leak, find_leaks, looks_of
 from datasets.neighbours import borders_of, pictures_of
 from segmenter.grid.scenes import Scene
 from segmenter.raster import raster_info
@@ -42,7 +42,7 @@ def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
     for i, image in enumerate(images):
         path = stored(folder / f"{'qwertz'[i]}", image, quality if i else 0)
         scene = Scene(path.stem, path, None, path.stem, "test" if i else "train")
-        seen.append(Seen(scene, None, raster_info(path), landmarks=looks_of(path, None).landmarks))
+        seen.append(AuditedScene(scene, None, raster_info(path), landmarks=looks_of(path, None).landmarks))
     return find_leaks(seen)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from datasets import load_dataset
 from datasets.commands.demo import main
-from datasets.commands.demo_facts import RARE, SHUFFLED, SHUFFLED_COMMAND, Facts
+from datasets.commands.demo_facts import RARE, SHUFFLED, SHUFFLED_COMMAND, DemoFacts
 from datasets.commands.recipes import ready_made
 from datasets.synthetic import demo
 from datasets.synthetic.demo import CLASSES, TILE, TRAIN, make_demo, scene_names
@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
 
 
 def test_the_stored_run_lacks_the_class_in_most_steps(index: TileIndex, recipe: Recipe) -> None:
-    stored = Facts(**SHUFFLED)
+    stored = DemoFacts(**SHUFFLED)
     assert set(stored.iou) == set(CLASSES)
     assert stored.miou == pytest.approx(np.mean(list(stored.iou.values())), abs=1e-3)
     batch, without = recipe.training.global_batch, len(index) - held(index, recipe)[:, -1].sum()
@@ -94,7 +94,7 @@ def test_steps_without_the_class_are_counted_from_the_log(tmp_path: Path) -> Non
         log.append({"step": step, "steps": 3 if step == 3 else 2, "held_steps": [2] * 5 + [there]})
     log.append({"step": 5, "epoch": 1, "miou": 0.4})
     (tmp_path / "maps" / "scores.json").write_text(json.dumps({"miou": 0.5, "iou": iou}))
-    facts = Facts.of(tmp_path)
+    facts = DemoFacts.of(tmp_path)
     assert (facts.steps, facts.lacking, facts.miou) == (5, 2, 0.5)
 
 
@@ -110,7 +110,7 @@ def test_the_demo_maps_what_it_never_saw(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
     monkeypatch.chdir(tmp_path)
     assert main(["demo"]) == 0
-    facts = Facts.of(Path("demo"))
+    facts = DemoFacts.of(Path("demo"))
     assert facts.lacking == 0
     assert facts.miou > 0.85
     assert min(facts.iou.values()) > 0.6

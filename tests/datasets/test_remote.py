@@ -68,7 +68,7 @@ def scenes(tmp_path: Path, make_geotiff: Make, make_png: Make, rng: np.random.Ge
 
 
 def all_of(given: Recipe, cache: Path) -> dict[str, Any]:
-    """What a training and `datasets check` learn of a dataset."""
+    """What a training and `segmenter check` learn of a dataset."""
     dataset = replace(load_dataset(given), cache=cache)
     index = build_index(dataset, "train", given.tiles, progress=False)
     statistics = band_statistics(dataset, "train", progress=False)
@@ -146,7 +146,7 @@ def test_a_listing_that_fails_midway_is_no_shorter_one(
     scenes: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put_folder(scenes)
-    place = buckets.Place("s3", store.bucket, "")
+    place = buckets.BucketPrefix("s3", store.bucket, "")
     monkeypatch.setattr(buckets, "payer", lambda: {"MaxKeys": 6})
     store.asked.clear()
     store.fault = lambda method, path: 503 if len(store.asked) == 1 else None

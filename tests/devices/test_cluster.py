@@ -15,7 +15,7 @@ from segmenter.base.errors import ConfigError, DeviceError, SegmenterError, Trai
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines import workers
 from segmenter.devices.machines.cluster import Cluster, find_cluster, listening, meet
-from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
+from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, WorkerProgress
 from segmenter.extras.parameter_servers.control import (
     Roles,
     Watch,
@@ -168,7 +168,7 @@ ADDRESSES = ("a:1", "b:2", "c:3")
 class Service:
     """Number of a worker → seconds idle and place; nothing else is known."""
 
-    def __init__(self, said: dict[int, tuple[float, Place]]) -> None:
+    def __init__(self, said: dict[int, tuple[float, WorkerProgress]]) -> None:
         self.said = said
 
     def get_config_key_value(self, key: str, _: int) -> str:
@@ -177,7 +177,7 @@ class Service:
 
 
 def found(
-    monkeypatch: pytest.MonkeyPatch, own: Place, said: dict[int, tuple[float, Place]]
+    monkeypatch: pytest.MonkeyPatch, own: WorkerProgress, said: dict[int, tuple[float, WorkerProgress]]
 ) -> tuple[int, str] | None:
     monkeypatch.setattr(workers, "_service", lambda: Service(said))
     cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig(progress_timeout=9))
@@ -188,14 +188,38 @@ def found(
 @pytest.mark.parametrize(
     ("own", "others", "number", "doing"),
     [
-        (Place(7, 2, STEP), [Place(7, 2, STEP), Place(7, 2, BATCHES)], 2, "waits for its batches"),
-        (Place(7, 2, STEP), [Place(6, 2, STEP), Place(7, 2, STEP)], 1, "computes a step"),
-        (Place(7, 3, OTHERS), [Place(7, 2, SHARE), Place(7, 3, OTHERS)], 1, "works on its share"),
-        (Place(7, 2, SHARE), [Place(7, 3, OTHERS), Place(7, 3, OTHERS)], 0, "works on its share"),
+        (
+            WorkerProgress(7, 2, STEP),
+            [WorkerProgress(7, 2, STEP), WorkerProgress(7, 2, BATCHES)],
+            2,
+            "waits for its batches",
+        ),
+        (
+            WorkerProgress(7, 2, STEP),
+            [WorkerProgress(6, 2, STEP), WorkerProgress(7, 2, STEP)],
+            1,
+            "computes a step",
+        ),
+        (
+            WorkerProgress(7, 3, OTHERS),
+            [WorkerProgress(7, 2, SHARE), WorkerProgress(7, 3, OTHERS)],
+            1,
+            "works on its share",
+        ),
+        (
+            WorkerProgress(7, 2, SHARE),
+            [WorkerProgress(7, 3, OTHERS), WorkerProgress(7, 3, OTHERS)],
+            0,
+            "works on its share",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_worker_that_is_least_far_is_named(
-    monkeypatch: pytest.MonkeyPatch, own: Place, others: list[Place], number: int, doing: str
+    monkeypatch: pytest.MonkeyPatch,
+    own: WorkerProgress,
+    others: list[WorkerProgress],
+    number: int,
+    doing: str,
 ) -> None:
     said = {i: (10.0, place) for i, place in enumerate(others, 1)}
     step = min(own, *others).steps
@@ -206,8 +230,8 @@ def test_the_worker_that_is_least_far_is_named(
 
 
 def test_while_one_goes_on_nobody_hangs_and_who_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {1: (10.0, Place(7, 2, STEP)), 2: (0.5, Place(7, 2, SHARE))}
-    assert found(monkeypatch, Place(7, 2, STEP), said) is None
+    said = {1: (10.0, WorkerProgress(7, 2, STEP)), 2: (0.5, WorkerProgress(7, 2, SHARE))}
+    assert found(monkeypatch, WorkerProgress(7, 2, STEP), said) is None
 
     monkeypatch.setattr(workers, "_service", lambda: Service({}))
     cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig(progress_timeout=9))

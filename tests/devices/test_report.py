@@ -14,18 +14,18 @@ from segmenter.base.errors import run_script
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, report, setup
 from segmenter.devices.driver import MachineGpus, machine_gpus
-from segmenter.devices.report import Seen, SeenGpu, why_not
+from segmenter.devices.report import DetectedGpus, SeenGpu, why_not
 from segmenter.extras.strategies import cards_expected
 
 MODEL = "NVIDIA GeForce RTX 2080 Ti"
 FOUR = MachineGpus(on_bus=4, files=4, listed=(MODEL,) * 4, driver="550.54.15")
-CUDA = Seen(cuda="12.5.1", cudnn="9")
+CUDA = DetectedGpus(cuda="12.5.1", cudnn="9")
 LIBRARY = "Cannot dlopen some GPU libraries. Please make sure the missing libraries are installed properly"
 BROKEN = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
 SILENT, UNKNOWN = f"nvidia-smi fails: {BROKEN}", "failed call to cuInit: CUDA_ERROR_UNKNOWN"
 
 
-def seen(count: int, **changes: Any) -> Seen:
+def seen(count: int, **changes: Any) -> DetectedGpus:
     gpus = tuple(SeenGpu(f"GPU:{number}", MODEL, (7, 5)) for number in range(count))
     return replace(CUDA, gpus=gpus, **changes)
 
@@ -35,7 +35,7 @@ def seen(count: int, **changes: Any) -> Seen:
     [
         (MachineGpus(on_bus=4), CUDA, "no NVIDIA driver is loaded; install one of at least version 525"),
         (MachineGpus(on_bus=4, container=True), CUDA, "start it with docker run --gpus all --shm-size=1g"),
-        (FOUR, Seen(), "the one that is installed computes on the CPU only; run make setup GPU=1"),
+        (FOUR, DetectedGpus(), "the one that is installed computes on the CPU only; run make setup GPU=1"),
         (replace(FOUR, driver="470.82.01"), CUDA, "CUDA 12.5.1 needs driver 525 or newer, this is 470.82.01"),
         (FOUR, seen(0, said=(LIBRARY,)), f"load its CUDA libraries; run make setup GPU=1 ({LIBRARY})"),
         (replace(FOUR, hidden="0,9,1"), seen(1), "sees 1: CUDA_VISIBLE_DEVICES=0,9,1 names one that is not"),
@@ -45,7 +45,7 @@ def seen(count: int, **changes: Any) -> Seen:
     ],
 )  # fmt: skip
 def test_a_gpu_that_cannot_be_used_is_a_fault_with_its_remedy(
-    machine: MachineGpus, found: Seen, line: str, monkeypatch: pytest.MonkeyPatch
+    machine: MachineGpus, found: DetectedGpus, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     text, fault = why_not(machine, found)
@@ -56,7 +56,7 @@ def test_a_gpu_that_cannot_be_used_is_a_fault_with_its_remedy(
 
 def test_what_was_hidden_on_purpose_or_is_all_used_is_no_fault() -> None:
     assert why_not(FOUR, seen(4)) == ("", False)
-    assert why_not(MachineGpus(), Seen()) == ("", False)
+    assert why_not(MachineGpus(), DetectedGpus()) == ("", False)
     assert why_not(replace(FOUR, on_bus=8), seen(4)) == ("", False)  # the container was given four of eight
     for hidden, found, names in (("", 0, "none"), ("-1", 0, "none"), ("2,0", 2, "2"), ("1,-1,0", 1, "1")):
         text, fault = why_not(replace(FOUR, hidden=hidden), seen(found))
@@ -107,7 +107,7 @@ def test_the_machines_gpus_are_those_of_bus_driver_files_and_tool(
 def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`machine(MachineGpus, Seen)`: what the command finds; the devices are four of the CPU."""
 
-    def make(there: MachineGpus, found: Seen) -> None:
+    def make(there: MachineGpus, found: DetectedGpus) -> None:
         monkeypatch.setattr(driver, "machine_gpus", lambda: there)
         monkeypatch.setattr(report, "look", lambda _: found)
 
@@ -117,7 +117,7 @@ def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_report_fits_a_screen_is_of_a_recipe_and_its_exit_code_tells_a_fault(
     machine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine(MachineGpus(), Seen())
+    machine(MachineGpus(), DetectedGpus())
     assert run_script(lambda: main([])) == 0
     out, err = capsys.readouterr()
     assert "GPUs        none in the machine, none seen by TensorFlow\n" in out
@@ -133,7 +133,7 @@ def test_the_report_fits_a_screen_is_of_a_recipe_and_its_exit_code_tells_a_fault
     assert len(out.splitlines()) < 24
 
     # What the recipe asks for in vain is told after what the machine has.
-    machine(MachineGpus(), Seen())
+    machine(MachineGpus(), DetectedGpus())
     recipe = ["configs/potsdam.yaml", "--set", "distribution.visible_devices=[3]"]
     assert run_script(lambda: main(recipe)) == 2
     out, err = capsys.readouterr()
@@ -144,7 +144,7 @@ def test_the_report_fits_a_screen_is_of_a_recipe_and_its_exit_code_tells_a_fault
     out, _ = capsys.readouterr()
     assert "local batch  precision" in out
     assert "16           mixed_float16" in out
-    machine(replace(FOUR, hidden=""), Seen())
+    machine(replace(FOUR, hidden=""), DetectedGpus())
     assert run_script(lambda: main([])) == 0
     assert "note: the machine has 4 NVIDIA GPUs, TensorFlow sees none: CUDA_VISIBLE_DEVICES= names none" in (
         capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Commands `datasets coverage` and `datasets augmented`: what they write, and mistakes in one line."""
+"""Commands `segmenter coverage` and `segmenter augmented`: what they write, and mistakes in one line."""
 
 import json
 import subprocess

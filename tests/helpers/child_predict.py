@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import predict
 import segmenter.inference.loading
 import segmenter.mapping.folder.state
 import segmenter.runs.run
+from datasets.commands import predict
 from segmenter.base.errors import run_tool
 from segmenter.base.terminal import enduring_output
 from segmenter.grid.labels import ClassMap, LandCoverClass

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import predict
+from datasets.commands import predict
 from segmenter.base.errors import run_script
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.prediction import ExtraOutputs, Prediction

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Window
-from segmenter.inference.events import Failed, Mapped, Readable
+from segmenter.inference.events import Failed, MappedWindow, Readable
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
 from segmenter.inference.reading import Tiling
@@ -89,5 +89,5 @@ def classify(
     for event in classify_all([ArrayJob(raster, part)], tiling, predict, readers=1):
         if isinstance(event, Failed):
             raise event.error
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             yield event.window, event.ids

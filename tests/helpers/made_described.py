@@ -13,7 +13,7 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import META, save_arrays
 from segmenter.runs.log import log_line
-from segmenter.runs.records import Origin, Place, save_origin, save_windows
+from segmenter.runs.records import GroundPlace, Origin, save_origin, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
 from tests.helpers.made_runs import plan_of
@@ -22,7 +22,7 @@ from tests.helpers.trained_run import bare_run
 ROOT = "/srv/owner-kim/city scenes"
 """Of the data, which nobody else is to read."""
 CLASSES = ("roof", "low | green", "水体", "<never>")
-PLACE = Place(
+PLACE = GroundPlace(
     rings=(((13.0, 52.0), (13.1, 52.0), (13.1, 52.1), (13.0, 52.1), (13.0, 52.0)),), scenes=1, exact=True
 )
 
@@ -35,7 +35,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def described_run(
     path: Path,
     *,
-    place: Place | None = PLACE,
+    place: GroundPlace | None = PLACE,
     best: bool = True,
     origin: bool = True,
     model: dict[str, Any] | None = None,
@@ -103,7 +103,7 @@ def _save_scores(run: Run, step: int) -> None:
     confusion.scores(protocol).write(run.path / "scores.json", facts={"epoch": 1, "step": step})
 
 
-def _origin(place: Place | None) -> Origin:
+def _origin(place: GroundPlace | None) -> Origin:
     return Origin(
         begun="2026-05-04T03:02:01Z",
         scenes={"train": 5, "validation": 1, "test": 2},

@@ -41,15 +41,24 @@ def script(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 
 def train_here(recipe: Path, run: Path, *settings: str, resume: bool = False, step: int | None = None) -> int:
     """Train in this process, from the start, the newest checkpoint or that of a step; the exit code."""
-    from segmenter.training.start import start_training
+    from segmenter.training.start import Training
 
     asked = load_recipe(recipe, settings)
     dataset = load_dataset(asked)
     resume = resume or step is not None
     checkpoint = check_run_directory(run, asked, resume=resume, resume_from=step)
     devices = make_devices(asked.distribution)
-    parts = (asked, dataset, prepare_tiles(asked, dataset), devices, run)
-    return start_training(*parts, checkpoint=checkpoint).exit_code
+    training = Training(asked, dataset, prepare_tiles(asked, dataset), devices, run, checkpoint)
+    return trained(training).exit_code
+
+
+def trained(training: Any) -> Any:
+    """Train to the end as train.py does; the outcome."""
+    from segmenter.training.ending import report, train_to_end
+    from segmenter.training.start import open_training, plan_training
+
+    with training.together(), open_training(plan_training(training)) as trainer:
+        return report(trainer, train_to_end(trainer), resumed=training.checkpoint is not None)
 
 
 def made(folder: Path, dtype: str = "uint8", bands: int = 3, scenes: int = 5) -> Path:

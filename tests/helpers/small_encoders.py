@@ -40,16 +40,16 @@ def small_network(*, include_top: bool, weights: None, input_shape: tuple[Any, .
 
 def small_encoder() -> Any:
     """`small_network` as an encoder: for tests of decoders, as it compiles in a tenth of the time."""
-    from segmenter.model.encoders.keras_applications import Source
+    from segmenter.model.encoders.keras_applications import KerasNetwork
 
-    return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
+    return KerasNetwork(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
 
 
 def smallest_of_keras(encoder: str) -> Any:
     """An encoder of `keras.applications` with hardly any blocks, by Keras' own code for the family."""
     from keras.src.applications import convnext, densenet, efficientnet_v2
 
-    from segmenter.model.encoders.keras_applications import SOURCES, Source
+    from segmenter.model.encoders.keras_applications import SOURCES, KerasNetwork
 
     if encoder == "densenet121":
         return replace(SOURCES[encoder], make=partial(densenet.DenseNet, [1, 1, 2, 1]))
@@ -62,7 +62,7 @@ def smallest_of_keras(encoder: str) -> Any:
     ]
     make = partial(efficientnet_v2.EfficientNetV2, 0.25, 1.0, 224, blocks_args=stages)
     ends = ("block2a_project_bn", "block3a_project_bn", "block4b_add", "block6a_project_bn")
-    return Source(make, ("block1a_project_activation", *ends), {"include_preprocessing": False})
+    return KerasNetwork(make, ("block1a_project_activation", *ends), {"include_preprocessing": False})
 
 
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from segmenter.grid.resampling import resampled, taps
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
 from segmenter.inference.function import predict_function
 from segmenter.inference.prediction import ExtraOutputs, Prediction
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
@@ -34,7 +34,7 @@ def blended(
     part = part or Window.of(raster.info.size)
     pieces, row = [], part.row + done
     for event in classify_all([ArrayJob(raster, part, done_rows=done)], tiling, predict):
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             assert event.window == Window(row, part.col, event.window.height, part.width)
             row = event.window.row_stop
             pieces.append(event.prediction)
@@ -169,7 +169,7 @@ def test_exact_mode_is_the_whole_raster_at_once(
         whole = predict(image[None], valid[None])[0].masked(valid)
         tiling = Tiling(Size(64, 64), geometry.radius or 0, 4, 3)
         for event in classify_all([ArrayJob(raster)], tiling, predict):
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 expected = whole[event.window.slices()]
                 np.testing.assert_array_equal(event.prediction.ids, expected.ids)
                 np.testing.assert_array_equal(event.prediction.confidence, expected.confidence)
@@ -198,7 +198,7 @@ def test_a_mirrored_raster_gives_the_mirrored_map(
 def blended_or_exact(raster: ArrayRaster, tiling: Tiling, predict: Any) -> Any:
     if tiling.blend is not None:
         return np.asarray(blended(raster, tiling, predict).probabilities, np.float32)
-    (event,) = (e for e in classify_all([ArrayJob(raster)], tiling, predict) if isinstance(e, Mapped))
+    (event,) = (e for e in classify_all([ArrayJob(raster)], tiling, predict) if isinstance(e, MappedWindow))
     return np.asarray(event.prediction.probabilities, np.float32)
 
 
@@ -218,7 +218,7 @@ def test_scales_are_exact_in_windows(network: Any, rng: np.random.Generator, tex
     whole = predict(image[None], valid[None])[0].masked(valid)
     windows = 0
     for event in classify_all([ArrayJob(raster)], Tiling(Size(side, side), halo, stride, 2), predict):
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             windows += 1
             expected = whole[event.window.slices()]
             np.testing.assert_array_equal(event.prediction.ids, expected.ids)

@@ -15,7 +15,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.events import Batch
 from segmenter.inference.function import on_all_gpus, predict_function
-from segmenter.inference.predictor import Mapped, Prediction, Tiling, classify_all, compute_all
+from segmenter.inference.predictor import MappedWindow, Prediction, Tiling, classify_all, compute_all
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
@@ -62,7 +62,7 @@ def mapped(raster: Any, tiling: Tiling, predict: Any) -> NDArray[np.uint8]:
     """Its class map; windows come in the order in which they are read."""
     found, order = np.zeros(raster.image.shape[:2], np.uint8), []
     for event in classify_all([ArrayJob(raster)], tiling, predict):
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             found[event.window.slices()] = event.ids
             order.append((event.window.row, event.window.col))
     assert order == sorted(order)
@@ -178,7 +178,8 @@ def test_two_batches_on_each_tensorflow_device_give_one_devices_bits(
         worker.at_once = 2  # type: ignore[misc]
     jobs, tiling = [ArrayJob(scene(rng, 331, 83))], Tiling(Size(32, 32), 8, 8, 1)
     plain, found = (
-        [e.prediction for e in classify_all(jobs, tiling, p) if isinstance(e, Mapped)] for p in (one, several)
+        [e.prediction for e in classify_all(jobs, tiling, p) if isinstance(e, MappedWindow)]
+        for p in (one, several)
     )
     assert len(plain) == len(found) > 2 * DEVICES
     for expected, got in zip(plain, found, strict=True):

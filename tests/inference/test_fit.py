@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
-from segmenter.inference.fit import Sample, check_fit
+from segmenter.inference.fit import BandMoments, check_fit
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import open_raster
 from segmenter.raster.header import order_of
@@ -140,7 +140,7 @@ def test_a_sample_is_of_the_whole_part_and_without_what_has_no_data() -> None:
     image[200:] = 9
     valid = np.ones((400, 500), bool)
     valid[:, :250] = False
-    sample = Sample.of(ArrayRaster(image, valid), Window(0, 0, 400, 500))
+    sample = BandMoments.of(ArrayRaster(image, valid), Window(0, 0, 400, 500))
     assert (sample.mean_C, sample.std_C) == (8.0, 1.0)
     assert 0 < sample.pixels < 16 * 64**2
 

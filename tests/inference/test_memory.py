@@ -11,9 +11,9 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.windows import COLUMN
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.blending import Blend
-from segmenter.inference.memory import Choice, Needs, OwnNeeds, parse_memory, plan_tiling
+from segmenter.inference.memory import ComputingChoice, Needs, OwnNeeds, parse_memory, plan_tiling
 from segmenter.inference.prediction import ExtraOutputs, Prediction
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.resampled import HELD_BYTES
 from segmenter.raster.write import BLOCK
@@ -33,7 +33,7 @@ def _no_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(sizes: list[Size], memory: float, needs: Needs = NEEDS, **choice: Any) -> tuple[Tiling, list[str]]:
-    return plan_tiling(sizes, needs, Choice(memory=int(memory), **choice))
+    return plan_tiling(sizes, needs, ComputingChoice(memory=int(memory), **choice))
 
 
 def test_more_memory_larger_windows_and_never_more_than_it() -> None:
@@ -153,7 +153,7 @@ def test_what_is_asked_for_is_kept_and_a_small_machine_does_what_it_can(
     assert (tiling.window, tiling.batch, tiling.pixels) == (Size(512, 512), 3, 0)
 
     monkeypatch.setattr(memory_budget, "machine_memory", lambda: 2 * GB)
-    tiling, notes = plan_tiling(SCENE, NEEDS, Choice())
+    tiling, notes = plan_tiling(SCENE, NEEDS, ComputingChoice())
     assert tiling.window >= Size(256, 256)
     assert "windows of 256 pixels, the recipe has 512" in notes[-1]
 
@@ -186,7 +186,7 @@ def test_a_batch_that_does_not_fit_is_halved_once_and_a_window_ends_it(rng: np.r
     tiling = Tiling(Size(32, 32), 0, 8, 8)
     events = list(classify_all([ArrayJob(raster)], tiling, _small_device(3, batches)))
     assert batches == [2] * 8  # eight do not fit, nor do four; from then on two
-    result = np.concatenate([event.ids for event in events if isinstance(event, Mapped)])
+    result = np.concatenate([event.ids for event in events if isinstance(event, MappedWindow)])
     np.testing.assert_array_equal(result, np.where(raster.valid, raster.image[..., 0], 255))
 
     tiling = Tiling(Size(32, 32), 0, 8, 8)

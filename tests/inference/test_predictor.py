@@ -18,7 +18,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.events import Failed, Finished, Piece
 from segmenter.inference.prediction import Prediction
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
 from segmenter.inference.reading import read_batches
 from segmenter.raster import RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
@@ -89,7 +89,7 @@ def test_small_files_are_batched_together(rng: np.random.Generator) -> None:
     jobs = [ArrayJob(scene(rng, 16, 16)) for _ in range(21)]
     tiling = Tiling(Size(64, 64), 8, 8, 8)
     predict = exact_network(1, 8, batches)
-    maps = {e.job: e.ids for e in classify_all(jobs, tiling, predict) if isinstance(e, Mapped)}
+    maps = {e.job: e.ids for e in classify_all(jobs, tiling, predict) if isinstance(e, MappedWindow)}
     assert batches == [8, 8, 5]
     for job in jobs:
         np.testing.assert_array_equal(maps[job], whole_image(job.raster, exact_network(1, 8), 8))
@@ -126,7 +126,7 @@ def test_windows_of_a_file_come_in_order_and_few_files_are_under_way(rng: np.ran
     predict = exact_network(0, 8)
     for event in classify_all(jobs, Tiling(Size(4096, 64), 0, 8, 2), predict):
         key = id(event.job)
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             under_way.add(key)
             assert (event.window.row, event.window.col) >= last.get(key, (0, 0))
             last[key] = (event.window.row, event.window.col)
@@ -208,7 +208,7 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
         tracemalloc.start()
         jobs, tiling = [ArrayJob(Sparse(windows))], Tiling(Size(32, 32), 0, 8, 16)
         events = classify_all(jobs, tiling, exact_network(0, 8))
-        assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, Mapped)) == 1
+        assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, MappedWindow)) == 1
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (peaks[1] - peaks[0]) / 3000 < 100  # one that waits takes over 1000 bytes

@@ -19,7 +19,7 @@ from datasets import load_dataset
 from datasets.commands.calibrate import main as calibrate
 from datasets.commands.predict import main as predict
 from datasets.commands.review import main as review
-from datasets.commands.train import _dataset
+from datasets.commands.train_stages import scenes_of
 from datasets.files import in_hash_order, parts_of, share_of, split_of
 from datasets.known import dataset_of_run, keep_deal, known_dataset, scenes_of_run, seen_by
 from datasets.start.choice import nested
@@ -444,14 +444,14 @@ def test_after_a_scene_is_added_every_answer_is_as_before(
     keep_deal(recipe, (), load_dataset(asked))
     before = answers(run, tmp_path / "out")
     assert {"review.csv", "scores.json"} < before.keys()
-    resumed, first = _dataset(load_recipe(recipe, settings), run, None), load_dataset(asked)
+    resumed, first = scenes_of(load_recipe(recipe, settings), run, None), load_dataset(asked)
     capsys.readouterr()
     for number in (11, 22):  # of these, ranks of the hashes would move all folds
         add_scene(root, number)
         assert answers(run, tmp_path / "out") == before
         said = capsys.readouterr().out
         assert said.count(f"s{number}") >= 2, "the new one is named"
-    begun = _dataset(load_recipe(recipe, settings), run, None)
+    begun = scenes_of(load_recipe(recipe, settings), run, None)
     assert roles(begun) == roles(resumed) == roles(first), "a resumed training has its own scenes"
     again = load_dataset(load_recipe(recipe, settings))
     assert {name: roles(again)[name] for name in roles(first)} == roles(first), (

@@ -17,7 +17,7 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import Columns
 from segmenter.inference.blending import Blend
-from segmenter.inference.predictor import ExtraOutputs, Mapped, Prediction, Tiling, classify_all
+from segmenter.inference.predictor import ExtraOutputs, MappedWindow, Prediction, Tiling, classify_all
 from segmenter.raster import Raster, RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.child_predict import files
@@ -55,7 +55,7 @@ def predicted(job: ArrayJob, part: Window, tiling: Tiling, predict: Any) -> tupl
     whole = Prediction.blank(part.size, predict.wanted, predict.classes)
     times = np.zeros((part.height, part.width), int)
     for event in classify_all([job], tiling, predict):
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             where = event.window.relative_to(part).slices()
             times[where] += 1
             for name, array in vars(event.prediction).items():
@@ -108,7 +108,7 @@ def test_memory_does_not_depend_on_the_width(tmp_path: Path, make_geotiff: Make,
             RasterWriter(target, size, column=tiling.column) as writer,
         ):
             for event in classify_all([ArrayJob(raster)], tiling, exact_network(3, 8)):
-                if isinstance(event, Mapped):
+                if isinstance(event, MappedWindow):
                     writer.write(event.window, event.ids)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

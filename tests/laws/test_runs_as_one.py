@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rasterio
 
-import predict
+from datasets.commands import predict
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import load_predictor

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 
-import predict
+from datasets.commands import predict
 from segmenter.base.errors import CheckpointError
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rasterio
 
-import predict
+from datasets.commands import predict
 from segmenter.grid.labels import ClassMap
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.runs.run import load_run

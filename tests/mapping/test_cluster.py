@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.extras.dask.windows import Strip
+from segmenter.extras.dask.windows import JobStrip
 from segmenter.mapping.folder.partial import PartialMap
 from tests.helpers.child_predict import CLASSES, COMMAND, files, scene, without_styles
 from tests.helpers.cluster_worker import KILL, PRELOAD, running_with
@@ -124,14 +124,14 @@ def test_workers_that_do_not_see_the_images_end_the_call(
     make_geotiff: Make, call: Call, two_workers: str, capsys: Any, monkeypatch: Any
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 60, 50)
-    to_send = Strip.to_send
+    to_send = JobStrip.to_send
 
-    def elsewhere(strip: Strip) -> Strip:
+    def elsewhere(strip: JobStrip) -> JobStrip:
         sent = to_send(strip)
         info = replace(sent.job.info, path=Path("/elsewhere/a.tif"))
         return replace(sent, job=replace(sent.job, info=info))
 
-    monkeypatch.setattr(Strip, "to_send", elsewhere)
+    monkeypatch.setattr(JobStrip, "to_send", elsewhere)
     assert call(source, "--scheduler", two_workers) == 1
     assert "worker does" in capsys.readouterr().err
     assert not Path("maps").exists()

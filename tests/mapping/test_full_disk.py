@@ -412,7 +412,7 @@ def test_an_output_folder_that_cannot_be_made_is_told_before_the_model_is_loaded
     def never(_: Path) -> Any:
         raise AssertionError("the model is loaded")
 
-    monkeypatch.setattr("datasets.commands.predict._predict", never)
+    monkeypatch.setattr("datasets.commands.predict_stages.load_runs", never)
     for output, why in (("file", "it is a file"), ("file/maps", "Not a directory")):
         assert call(source, output=output) == 2
         assert capsys.readouterr().err.endswith(f"{why}\n")

@@ -16,13 +16,15 @@ from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.base.sealed import sealed
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
-from segmenter.mapping.folder.journal import Entry, Journal, input_facts
+from segmenter.mapping.folder.journal import Journal, JournalEntry, input_facts
 from segmenter.mapping.folder.partial import PartialMap
 from segmenter.mapping.folder.state import OutputLocks
 from tests.helpers.forbidden import small_files
 from tests.helpers.refusals import refused
 
-ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
+ENTRY = JournalEntry(
+    "a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {}
+)
 
 
 def test_what_is_appended_is_found_by_others_and_the_last_counts(tmp_path: Path) -> None:
@@ -149,9 +151,9 @@ def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:
 def test_an_option_that_an_older_journal_does_not_name_is_none() -> None:
     """Maps of before are kept, and so are the files beside them that are not asked for this time."""
     options = {"part": [0, 0, 9, 9], "format": "geotiff", "tta": "none"}
-    old = Entry("a", "a.tif", {}, {}, options, {})
-    new = Entry("a", "a.tif", {}, {}, {**options, "precision": None, "format": "png"}, {})
-    other = Entry("a", "a.tif", {}, {}, {**options, "precision": "mixed_float16"}, {})
+    old = JournalEntry("a", "a.tif", {}, {}, options, {})
+    new = JournalEntry("a", "a.tif", {}, {}, {**options, "precision": None, "format": "png"}, {})
+    other = JournalEntry("a", "a.tif", {}, {}, {**options, "precision": "mixed_float16"}, {})
     assert new.extends(old)
     assert not other.extends(old)
     assert not new.extends(other)

@@ -171,7 +171,7 @@ def test_a_world_file_of_no_use_is_told(make_png: Make) -> None:
     info = raster_info(path)
     assert (info.transform is not None, info.remarks) == (True, ())
     world.write_text("2\n0\n0\n", encoding="ascii")
-    assert raster_info(path).remarks == ("its world file a.pgw tells no place",)
+    assert raster_info(path).remarks == ("its world file a.pgw holds no usable georeference",)
 
 
 def test_a_text_with_more_zeros_behind_it_than_one_is_no_damage(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ import html
 import re
 import shutil
 import sys
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,6 +17,7 @@ from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import remove_leftovers
 from segmenter.evaluation.calibration import fit_held_out
 from segmenter.grid.labels import MAX_CLASSES
+from segmenter.pages.parts import Block
 from segmenter.runs.compare import comparison
 from segmenter.runs.log import RunLog
 from segmenter.runs.records import (
@@ -416,3 +418,11 @@ def test_a_calibration_is_drawn_as_its_file_says_and_a_damaged_one_named(tmp_pat
     story = read_story(tmp_path / "run")
     assert story.calibration is None
     assert str(file) in " ".join(story.missing)
+
+
+def test_the_template_knows_each_kind_of_block_by_its_name() -> None:
+    template = (resources.files("segmenter.pages") / "page.html").read_text(encoding="utf-8")
+    named = set(re.findall(r'kind == "(\w+)"', template))
+    assert named == {kind.__name__ for kind in get_args(Block)} - {
+        "ShareMaps"
+    }  # the last one, without a test

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import predict
+from datasets.commands import predict
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
 from segmenter.base.sealed import sealed
 from segmenter.config.reading import load_recipe

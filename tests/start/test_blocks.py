@@ -21,7 +21,7 @@ from datasets.blocks import BlockGrid, block_parts
 from datasets.check import check_dataset
 from datasets.commands import call as datasets_main
 from datasets.start.groups import groups_of
-from datasets.start.samples import Sample, area_of, has_an_up, label_range
+from datasets.start.samples import LabelSample, area_of, has_an_up, label_range
 from datasets.start.split import Wish, deal
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.datasets import FolderSplit
@@ -34,9 +34,9 @@ from tests.helpers.made_training import script, train
 from tests.helpers.refusals import refused
 
 
-def sample(ids: np.ndarray, step: float = 1.0) -> Sample:
+def sample(ids: np.ndarray, step: float = 1.0) -> LabelSample:
     ids = ids.astype(np.uint8)
-    return Sample(ids, step, ids)
+    return LabelSample(ids, step, ids)
 
 
 @pytest.mark.parametrize("side", [4, 9, 20])

@@ -227,7 +227,7 @@ def test_folds_that_show_the_same_ground_are_named(
         for part in ("images", "labels"):
             with rasterio.open(tmp_path / "data" / part / f"s{number}.tif", "r+") as file:
                 file.transform = rasterio.Affine(1, 0, number * apart, 0, -1, 97)
-    monkeypatch.setattr(commands.train, "_train", lambda *_, **__: SimpleNamespace(exit_code=3))
+    monkeypatch.setattr(commands.train, "train", lambda *_, **__: SimpleNamespace(exit_code=3))
     assert train_main([str(recipe), *FOLDS, "--run", str(tmp_path / "run")]) == 3
     assert ("show the same ground" in capsys.readouterr().err) == leaks
 

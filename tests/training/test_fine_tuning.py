@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-import train
 from datasets import load_dataset
+from datasets.commands import train
 from segmenter.base.errors import CheckpointError, WeightsError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
+from segmenter.demands.encoder import check_encoder_weights
 from segmenter.devices import strategy
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
@@ -30,8 +31,7 @@ from segmenter.tiles.scene_files import scene_digests
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
-    Source,
-    check_encoder_weights,
+    StartingRun,
     check_fit,
     describe_kept,
     find_source,
@@ -42,7 +42,7 @@ from segmenter.training.beginning.fine_tuning import (
 from segmenter.training.beginning.new_run import normalisation_of
 from segmenter.training.beginning.origin import record_scenes
 from segmenter.training.prepare import changed_data, prepare_tiles
-from segmenter.training.start import check_training, open_training
+from segmenter.training.start import Training, open_training, plan_training
 from tests.helpers.made_runs import RECIPE
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
@@ -329,7 +329,8 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     check_encoder_weights(recipe.model, dataset)
     tiles = prepare_tiles(recipe, dataset)
     devices = strategy.make_devices(recipe.distribution, None)
-    with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run")) as trainer:
+    training = Training(recipe, dataset, tiles, devices, tmp_path / "run")
+    with open_training(plan_training(training)) as trainer:
         for model in (trainer.learner.model, trainer.learner.averaged.model):  # type: ignore[union-attr]
             kernel = model.get_layer("stage2_block1_conv1").kernel.numpy()
             np.testing.assert_array_equal(kernel, tensors["layer2.0.conv1.weight"].transpose(2, 3, 1, 0))
@@ -373,18 +374,18 @@ def lite_recipe(**model: Any) -> Recipe:
     return RECIPE.model_copy(update={"model": config})
 
 
-def source(normalisation: Normalisation, scenes: Normalisation | None, bands: int = 3) -> Source:
+def source(normalisation: Normalisation, scenes: Normalisation | None, bands: int = 3) -> StartingRun:
     """A run of so many bands, with the weights of a first layer and a head."""
     facts = {"normalisation": normalisation, "scenes": scenes, "band_count": bands}
     arrays = {
         "model/stem_conv/kernel": np.zeros((3, 3, bands, 8), np.float32),
         "model/logits/kernel": np.zeros((1, 1, 8, 2), np.float32),
     }
-    return Source(unsaved_run(Path("runs/a"), TWO, **facts), arrays)
+    return StartingRun(unsaved_run(Path("runs/a"), TWO, **facts), arrays)
 
 
 def found(
-    source: Source | None,
+    source: StartingRun | None,
     *,
     model: dict[str, Any] | None = None,
     data: BandStatistics | None = None,
@@ -427,7 +428,7 @@ AS_WEIGHTS, AS_SCENES = ({**IMAGENETS, "input_normalisation": by} for by in ("we
     ],
 )
 def test_the_normalisation_of_weights_that_are_kept_goes_with_them_and_statistics_of_scenes_give_way(
-    said: Said, source: Source, model: dict[str, Any], dtype: str, kept: bool
+    said: Said, source: StartingRun, model: dict[str, Any], dtype: str, kept: bool
 ) -> None:
     """The recipe's own weights are not loaded: their normalisation is not said."""
     chosen = (source.run.normalisation, NOW) if kept else (NOW, None)
@@ -485,8 +486,9 @@ def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(tmp_pat
     arrays = {f"model/{p}": np.zeros(s, np.float32) for p, s in weight_shapes(recipe.model, 3, 3).items()}
     arrays = {path: array for path, array in arrays.items() if not path.startswith("model/up")}
     own = replace(source(IMAGENET, OLD).run, classes=dataset.classes)
-    begun = Source(own, arrays, partial=True)
-    with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run", source=begun)):
+    begun = StartingRun(own, arrays, partial=True)
+    training = Training(recipe, dataset, tiles, devices, tmp_path / "run", source=begun)
+    with open_training(plan_training(training)):
         pass
     lines = said()
     assert any(line.startswith("normalisation: as runs/a has it (") for line in lines)

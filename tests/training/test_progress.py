@@ -35,7 +35,7 @@ from segmenter.sampling import Plan
 from segmenter.sampling.quotas import Quota
 from segmenter.tiles.batches import DrawCounts
 from segmenter.training.ending import describe_result
-from segmenter.training.learner import Agreement
+from segmenter.training.learner import ReplicaComparison
 from segmenter.training.progress import Meter, TimeLeft
 from segmenter.training.step import StepResult
 from segmenter.training.validation import SHOWN, Examples
@@ -433,7 +433,7 @@ class Copies:
             local = {"synchronization": "on_read", "aggregation": "only_first_replica"}
             moving = keras.Variable(rng.normal(size=9), trainable=False, name="moving", **local)
         self.variables = [*plain, counter, moving]
-        self.agreement = Agreement(Devices(strategy, tuple(used)), self.variables)
+        self.agreement = ReplicaComparison(Devices(strategy, tuple(used)), self.variables)
         self._strategy = strategy
 
     def copy(self, variable: Any, replica: int) -> Any:
@@ -469,7 +469,7 @@ def test_there_are_no_copies_to_compare() -> None:
     devices = Devices(central_of(2), used)
     assert devices.central
     assert devices.computed_on["variables"] == "one copy, on the host"
-    assert Agreement(devices, []).check(1) == ""
+    assert ReplicaComparison(devices, []).check(1) == ""
 
 
 @pytest.mark.slow

@@ -14,10 +14,9 @@ import pytest
 import rasterio
 import yaml
 
-import predict
-import train as train_script
 from datasets import load_dataset
-from datasets.commands import main
+from datasets.commands import main, predict
+from datasets.commands import train as train_script
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.calibration import Fitted

@@ -14,7 +14,7 @@ from segmenter.base.errors import CheckpointError, ConfigError, TrainingError
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.extras.unequal_cards.measured import Probe, measured, share_out
+from segmenter.extras.unequal_cards.measured import TimingProbe, measured, share_out
 from segmenter.runs.run import MeasuredShares, load_run
 from tests.helpers import made_runs
 from tests.helpers.made_training import made, train, weights
@@ -74,7 +74,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cards]:
 
     def put(*seconds: float) -> Cards:
         made = Cards(dict(zip(NAMES, seconds, strict=False)))
-        monkeypatch.setattr(shares, "Probe", lambda *_: made)
+        monkeypatch.setattr(shares, "TimingProbe", lambda *_: made)
         return made
 
     return put
@@ -123,19 +123,19 @@ def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
         now[0] += next(looks)
         return now[0]
 
-    probe = Probe(recipe_of(), *FORM, 3, now=clock)
+    probe = TimingProbe(recipe_of(), *FORM, 3, now=clock)
     assert probe.seconds("CPU:0", 4) == (4, 2 / 4)  # of 2, 4 and 6 s the first
 
 
 @pytest.mark.slow
 def test_memory_that_is_full_halves_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def steps(self: Probe, device: str, tiles: int) -> float:
+    def steps(self: TimingProbe, device: str, tiles: int) -> float:
         if tiles > 5:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM")
         return 10.0
 
-    monkeypatch.setattr(Probe, "_steps", steps)
-    probe = Probe(recipe_of(), *FORM, 3)
+    monkeypatch.setattr(TimingProbe, "_steps", steps)
+    probe = TimingProbe(recipe_of(), *FORM, 3)
     assert probe.seconds("GPU:0", 16) == (4, 2.5)
     with pytest.raises(TrainingError, match="on GPU:0"):
         probe.seconds("GPU:0", 24, 6)

@@ -35,8 +35,8 @@ from segmenter.runs.scenes import FILE, KnownScene, RunScenes, save_scenes
 from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from segmenter.training.checks import check_same_plan
 from segmenter.training.ending import train_to_end
-from segmenter.training.prepare import Tiles, changed_data, check_run_directory, prepare_tiles
-from segmenter.training.start import CheckedTraining, check_training, open_training, resume_from
+from segmenter.training.prepare import TrainingTiles, changed_data, check_run_directory, prepare_tiles
+from segmenter.training.start import PlannedTraining, Training, open_training, plan_training, resume_from
 from tests.helpers.made_runs import MACHINE, save
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
 
     recipe: Recipe
     dataset: Dataset
-    tiles: Tiles
+    tiles: TrainingTiles
     devices: strategy.Devices
 
 
@@ -134,11 +134,11 @@ def prepared(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -
     return Prepared(recipe, dataset, prepare_tiles(recipe, dataset), devices)
 
 
-def check(prepared: Prepared, path: Path, *, resume: bool = False) -> CheckedTraining:
+def check(prepared: Prepared, path: Path, *, resume: bool = False) -> PlannedTraining:
     """A training in `path`, checked as train.py does."""
     recipe, dataset, tiles, devices = prepared
     checkpoint = check_run_directory(path, recipe, resume=resume)
-    return check_training(recipe, dataset, tiles, devices, path, checkpoint=checkpoint)
+    return plan_training(Training(recipe, dataset, tiles, devices, path, checkpoint))
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_an_open_training_stands_at_its_checkpoint_and_keeps_others_out(
 ) -> None:
     checked = check(prepared, opened, resume=True)
     with open_training(checked) as trainer:
-        assert trainer.position.done == checked.checkpoint.position.done
+        assert trainer.position.done == checked.training.checkpoint.position.done
         assert trainer.run == load_run(opened)
         with refused(SegmenterError, where="run", fault="another process"), open_training(checked):
             pass
@@ -303,7 +303,7 @@ def data(tmp_path: Path, prepared: Prepared) -> Path:
     return shutil.copytree(prepared.dataset.root, tmp_path / "data")
 
 
-def tiles_of(folder: Path) -> Tiles:
+def tiles_of(folder: Path) -> TrainingTiles:
     recipe = load_recipe(folder / "recipe.yaml", [f"dataset.root={folder}"])
     return prepare_tiles(recipe, load_dataset(recipe))
 

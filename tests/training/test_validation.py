@@ -34,6 +34,7 @@ from segmenter.training.prepare import prepare_tiles
 from segmenter.training.validation import Examples, _scenes_of, _told, validate
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.laboratory import strategy_of
+from tests.helpers.made_training import trained
 from tests.helpers.maps import Make
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
@@ -277,7 +278,7 @@ def test_a_training_scores_its_validation_by_scale(
 ) -> None:
     for name, value in {"LEAST": 2, "FEWEST": 2, "_SPREAD": 0.0, "_LEVEL": 0}.items():
         monkeypatch.setattr(f"segmenter.evaluation.bootstrap.{name}", value)
-    from segmenter.training.start import start_training
+    from segmenter.training.start import Training
 
     settings = recipe(
         sampling={"scale_strata": [0.15, 1.0], "max_repeats_per_tile": 40},
@@ -286,7 +287,7 @@ def test_a_training_scores_its_validation_by_scale(
     tiles = prepare_tiles(settings, dataset)
     run = tmp_path / "run"
     devices = make_devices(settings.distribution, None)
-    assert start_training(settings, dataset, tiles, devices, run).exit_code == 0
+    assert trained(Training(settings, dataset, tiles, devices, run)).exit_code == 0
     scores = json.loads((run / "scores.json").read_text())
     found = scores["per_scale"]
     assert list(found) == ["0.12–0.15 m", "1–2.1 m"]

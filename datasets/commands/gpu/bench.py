@@ -23,7 +23,6 @@ from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
 
 from .figures import Value
 
-BANDS, CLASSES = 3, 6
 Place = Literal["cards", "parts", "logical"]
 """Replicas on cards, on parts of the first card, or on logical CPU devices."""
 _PARTS = 2

@@ -1,4 +1,4 @@
-"""What these GPUs do, asked in order of value within ten minutes: same bits, speed, training, maps.
+"""Questions to these GPUs, in order of value, within ten minutes: same bits, speed, training, maps.
 
 Each question is a process with a bound in time. Each answer is printed and kept as soon as it is known: the
 same command goes on with what is not answered. Exit code 0: all is shown; 1: a law does not hold; 3:
@@ -39,24 +39,26 @@ _NOT_ASKED, _INTERRUPTED = "no time was left", "it was interrupted"
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    minutes: float = option(10.0, "for all questions together (default: 10)")
+    minutes: float = option(10.0, "time limit in minutes for all questions together (default: 10)")
     output: Path = option(
         Path("build/gpu"),
-        f"for {PAGE} and {figures.JSON} (default: build/gpu); answers there are kept",
+        f"folder for {PAGE} and {figures.JSON}, whose answers are kept (default: build/gpu)",
         "DIR",
     )
     only: tuple[str, ...] = option(
-        (), ", ".join(each.name for each in questions.QUESTIONS), "QUESTION", several=True,
+        (), "questions to ask (default: all): " + ", ".join(each.name for each in questions.QUESTIONS),
+        "QUESTION", several=True,
         among=[each.name for each in questions.QUESTIONS],
     )  # fmt: skip
-    tiny: bool = option(False, "tiny models on CPU devices: tries the command itself")
+    tiny: bool = option(False, "use tiny models on CPU devices, to try the command itself without a GPU")
     logical_devices: int | None = option(
         None,
-        "ask N devices of the CPU (with --tiny: 2): shows the laws; speeds mean nothing, and take long",
+        "number of CPU devices to ask in place of GPUs (default: none; with --tiny 2): the laws are "
+        "tested, speeds mean nothing, and it takes long",
         "N",
         among=range(1, 65),
     )
-    json: bool = option(False, "print the answers as JSON on stdout, all else on stderr")
+    json: bool = option(False, "print the answers as JSON on stdout, all other text on stderr")
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes < 24 * 60:
@@ -192,12 +194,20 @@ def _line(figure: Figure) -> str:
     return f"{figure.name}: {figure.shown}{f' ({text})' if text else ''}{word}"
 
 
+_CALLS = {
+    "": "ask all questions, in ten minutes",
+    "--only step train --minutes 5": "ask two of them",
+    "--tiny": "try the command without a GPU",
+}
+
+
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.calls = _CALLS
     return add_options(parser, _Options)
 
 

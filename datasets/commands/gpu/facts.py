@@ -1,4 +1,4 @@
-"""What figures depend on: cards, driver, CUDA, TensorFlow, bus and cores."""
+"""Facts that figures depend on: cards, driver, CUDA, TensorFlow, bus and cores."""
 
 from __future__ import annotations
 

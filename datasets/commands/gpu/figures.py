@@ -67,13 +67,13 @@ class Answer:
 
     @property
     def missing(self) -> list[str]:
-        """What it does not show: its figures without a value, and why it ended before it had all."""
+        """Gaps of the answer: figures without a value, and the reason why it ended before it had all."""
         gaps = [f"{each.name}: {each.note}" for each in self.figures if each.value is None]
         return [*([self.fault] if self.fault else []), *gaps]
 
     @property
     def verdict(self) -> Verdict:
-        """Whether all is shown, and a law holds."""
+        """Verdict on the answer: a law does not hold, some figure is missing, or all is shown."""
         if any(figure.law and figure.holds is False for figure in self.figures):
             return "does not hold"
         return "not shown" if self.missing else "shown"

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import LossConfig, TrainingConfig
 from segmenter.grid.labels import IGNORE
+from segmenter.training.timing import CLASSES, step_parts
 
-from .bench import CLASSES, Bench
+from .bench import Bench
 from .figures import Figure
-from .step import step_parts
 
 LIMIT = 1e-10
 """Allowed, of the largest value."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from segmenter.base.invocation import invocation
 from segmenter.pages.page import html_page
-from segmenter.pages.parts import Block, Head, Paragraph, Points, Section, Table
+from segmenter.pages.parts import Block, Head, PageSection, Paragraph, Table, TermList
 
 from .figures import Answer, Figure
 from .questions import PARTS, Question
@@ -63,17 +63,19 @@ def page(head: Mapping[str, Any], pairs: Sequence[Pair], cards: int) -> str:
     lead = "Every law that was shown holds." if laws else "No law was shown yet."
     lead = f"A law does not hold: {', '.join(wrong)}." if wrong else lead
     lead += f" Not shown: {len(gaps)}, listed below." if gaps else " Everything is shown."
-    first: list[Block] = [Points(verdict(pairs, cards))]
+    first: list[Block] = [TermList(verdict(pairs, cards))]
     if head["tiny"]:
         first.append(Paragraph("Tiny models on a CPU: the command runs; no speed means anything.", "notice"))
     elif "CPU" in head["devices"]:
         first.append(Paragraph("On a CPU laws hold or do not; no speed means anything.", "notice"))
-    sections = [Section("verdict", "Verdict", first)]
+    sections = [PageSection("verdict", "Verdict", first)]
     if gaps:
         told = [(name, text.removesuffix(")")) for name, _, text in (gap.partition(" (") for gap in gaps)]
-        sections.append(Section("missing", "What is not shown?", [Points(told)]))
+        sections.append(PageSection("missing", "What is not shown?", [TermList(told)]))
     asked = sorted(pairs, key=lambda pair: not pair[0].part)  # facts of the machine last
-    sections += [Section(each.name, each.asks, [_table(answer)]) for each, answer in asked if answer.figures]
+    sections += [
+        PageSection(each.name, each.asks, [_table(answer)]) for each, answer in asked if answer.figures
+    ]
     facts = {key: str(value) for key, value in head.items() if key != "tiny"}
     return html_page(Head(f"GPUs of {head['machine']}", lead, facts, invocation("gpu")), sections)
 

@@ -1,4 +1,4 @@
-"""What `segmenter start` writes on this machine for made scenes."""
+"""Recipe that `segmenter start` writes on this machine for made scenes."""
 
 from __future__ import annotations
 

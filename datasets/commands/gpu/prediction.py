@@ -14,11 +14,12 @@ from rasterio.windows import Window as GdalWindow
 
 from segmenter.grid.geometry import Size
 from segmenter.grid.windows import round_up
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
+from segmenter.training.timing import BANDS, CLASSES
 
-from .bench import BANDS, CLASSES, Bench
+from .bench import Bench
 from .figures import Figure, spread
 
 BLOCK = 512
@@ -129,6 +130,6 @@ def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
         size = raster.info.size
     with RasterWriter(out, size, RasterSpec(nodata=255), column=tiling.column) as writer:
         for event in classify_all([FileJob(path)], tiling, predict):
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 writer.write(event.window, event.ids)
     return time.perf_counter() - start

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .bench import BANDS, CLASSES, Bench
+from segmenter.training.timing import BANDS, CLASSES
+
+from .bench import Bench
 from .figures import Figure
 
 _SAME = {"float32": 1e-4, "mixed_float16": None}

@@ -22,9 +22,11 @@ from .sharing import COMMANDS as OF_SHARING
 
 @dataclass(frozen=True, kw_only=True)
 class _ReportOptions:
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
-    output: Path | None = option(None, f"to write (default: {REPORT} in the run)", "FILE")
-    maps: Path | None = option(None, "its maps, whose scores it shows", "DIR")
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
+    output: Path | None = option(None, f"report to write (default: {REPORT} in the run directory)", "FILE")
+    maps: Path | None = option(
+        None, "folder of maps made by this run, whose scores the report shows too", "DIR"
+    )
 
 
 def _report(given: _ReportOptions) -> int:
@@ -35,7 +37,11 @@ def _report(given: _ReportOptions) -> int:
 @dataclass(frozen=True, kw_only=True)
 class _CompareOptions:
     runs: tuple[Path, ...] = option(
-        ..., "two run directories or more, or a folder of them", "RUN", positional=True, several=True
+        ...,
+        "run directories to compare, two or more, or a folder of them",
+        "RUN",
+        positional=True,
+        several=True,
     )
 
 
@@ -46,8 +52,8 @@ def _compare(given: _CompareOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _ScenesOptions:
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
-    json: bool = option(False, "print the record of each scene as JSON")
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
+    json: bool = option(False, "print the record of each scene as JSON on stdout")
 
 
 def _scenes(given: _ScenesOptions) -> int:
@@ -68,8 +74,10 @@ def _scenes(given: _ScenesOptions) -> int:
 
 COMMANDS = {
     "report": Command("write the report of a training anew", _ReportOptions, _report),
-    "compare": Command("what runs reached, and in which settings they differ", _CompareOptions, _compare),
-    "scenes": Command("the role that each scene had in a training", _ScenesOptions, _scenes),
+    "compare": Command(
+        "compare scores of runs, and the settings in which they differ", _CompareOptions, _compare
+    ),
+    "scenes": Command("list the role that each scene had in a training", _ScenesOptions, _scenes),
     **OF_SHARING,
 }
 
@@ -79,5 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return parsed_command(_parser(), COMMANDS, arguments)()
 
 
+_CALLS = {
+    "report runs/mine": "write report.html anew",
+    "compare runs/a runs/b": "scores of several runs, and settings that differ",
+    "scenes runs/mine": "role of each scene in the training",
+    "pack runs/mine --output mine.run.zip": "one file to hand over",
+    "unpack mine.run.zip --output runs/theirs": "check and unpack such a file",
+    "card runs/mine": "write a model card",
+    "stac runs/mine": "write a STAC item",
+}
+
+
 def _parser() -> ToolParser:
-    return tool_parser("runs", __doc__, commands=COMMANDS)
+    return tool_parser("runs", __doc__, commands=COMMANDS, calls=_CALLS)

@@ -13,14 +13,20 @@ from segmenter.base.options import Command, OverwriteOptions, option
 
 @dataclass(frozen=True, kw_only=True)
 class _RunOptions(OverwriteOptions):
-    run_dir: Path = option(..., "run directory", "RUN", positional=True)
-    license: str | None = option(None, "of the weights, as mit or cc-by-4.0 (default: not stated)", "ID")
+    run_dir: Path = option(..., "run directory to read", "RUN", positional=True)
+    license: str | None = option(
+        None,
+        "licence of the weights, as an SPDX identifier such as mit or cc-by-4.0 (default: not stated)",
+        "ID",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CardOptions(_RunOptions):
     output: Path | None = option(
-        None, "file to write (default: RUN/README.md, where model hubs look for it)", "FILE"
+        None,
+        "model card to write (default: README.md in the run directory, where model hubs look for it)",
+        "FILE",
     )
 
 
@@ -38,15 +44,17 @@ def _card(given: _CardOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _StacOptions(_RunOptions):
-    output: Path | None = option(None, "file to write (default: RUN/stac.json)", "FILE")
+    output: Path | None = option(None, "JSON file to write (default: stac.json in the run directory)", "FILE")
     datetime: str | None = option(
         None,
-        "when the imagery was taken that the model is for, as 2024-05-01/2024-09-30 (default: not known; "
-        "the item has the time of the training)",
+        "period in which the imagery that the model is for was taken, as 2024-05-01/2024-09-30 (default: "
+        "not known; the item has the time of the training)",
         "BEGIN/END",
     )
     href: str | None = option(
-        None, "address under which the run's files are found (default: relative paths)", "URL"
+        None,
+        "address under which the run's files can be fetched (default: paths relative to the item)",
+        "URL",
     )
 
 
@@ -70,10 +78,16 @@ def _stac(given: _StacOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _PackOptions(_RunOptions):
-    output: Path | None = option(None, "file to write (default: NAME.run.zip)", "FILE")
-    with_checkpoints: bool = option(False, "all checkpoints too, so that others can go on training")
+    output: Path | None = option(None, "archive to write (default: NAME.run.zip in this folder)", "FILE")
+    with_checkpoints: bool = option(
+        False,
+        "pack all checkpoints too, so that others can continue the training (default: only the weights "
+        "that predict)",
+    )
     anonymous: bool = option(
-        False, "leave out paths of this machine, the place of the scenes, and pictures of imagery"
+        False,
+        "leave out what names this machine or place: paths, coordinates of the scenes, and pictures of "
+        "imagery (default: all is packed)",
     )
 
 
@@ -102,10 +116,10 @@ def _pack(given: _PackOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _UnpackOptions:
-    file: Path = option(..., "a packed run", "FILE", positional=True)
+    file: Path = option(..., "packed run to read, NAME.run.zip", "FILE", positional=True)
     output: Path | None = option(
         None,
-        "new or empty folder for the run directory (default: runs/NAME, of the file NAME.run.zip)",
+        "run directory to write, which must be new or empty (default: runs/NAME, of NAME.run.zip)",
         "DIR",
     )
 

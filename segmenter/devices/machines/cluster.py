@@ -30,7 +30,7 @@ from segmenter.base.errors import (
 from segmenter.base.files import Closing
 
 
-class Line(Closing):
+class Connection(Closing):
     """Connection for messages; open within its context."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -115,7 +115,7 @@ def listening(cluster: Cluster) -> socket.socket:
 
 def _receive(cluster: Cluster, timeout: float) -> None:
     until = time.monotonic() + timeout
-    callers: dict[int, Line] = {}
+    callers: dict[int, Connection] = {}
     with listening(cluster) as listener, contextlib.ExitStack() as opened:
         listener.settimeout(_POLL)
         while len(callers) < cluster.workers - 1:
@@ -129,7 +129,7 @@ def _receive(cluster: Cluster, timeout: float) -> None:
             except TimeoutError:
                 continue
             connection.settimeout(_ANSWER)
-            caller = opened.enter_context(Line(connection))
+            caller = opened.enter_context(Connection(connection))
             if (hello := caller.receive()) is None:
                 continue
             if hello["addresses"] != list(cluster.addresses):
@@ -149,7 +149,7 @@ def _call(cluster: Cluster, timeout: float) -> None:
     until = time.monotonic() + timeout
     address = split(cluster.addresses[0])
     while True:
-        with contextlib.suppress(OSError), Line(socket.create_connection(address, _POLL)) as line:
+        with contextlib.suppress(OSError), Connection(socket.create_connection(address, _POLL)) as line:
             line.send({"index": cluster.index, "addresses": list(cluster.addresses)})
             line.socket.settimeout(max(_POLL, until + _ANSWER - time.monotonic()))
             if (answer := line.receive()) is not None:
@@ -168,7 +168,7 @@ def _late(names: str, timeout: float) -> WorkerError:
     )
 
 
-def _answer(callers: dict[int, Line], message: dict[str, Any]) -> None:
+def _answer(callers: dict[int, Connection], message: dict[str, Any]) -> None:
     for caller in callers.values():
         caller.send(message)
 

@@ -34,7 +34,7 @@ _FAILED = "failed"
 _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
-class Place(NamedTuple):
+class WorkerProgress(NamedTuple):
     """Progress of a worker, comparable between workers, since all do the same in the same order."""
 
     steps: int
@@ -88,7 +88,7 @@ class ClusterWorkers(Workers):
         self.cluster, self.index, self.count = cluster, cluster.index, cluster.workers
         self._config = config
         self._exchanges = 0
-        self._place, self._since = Place(0, 0, SHARE), time.monotonic()
+        self._place, self._since = WorkerProgress(0, 0, SHARE), time.monotonic()
         self._ended = threading.Event()
         self._own_failure = False
 
@@ -97,7 +97,7 @@ class ClusterWorkers(Workers):
 
     def mark(self, stage: int, steps: int | None = None) -> None:
         done = self._place.steps if steps is None else steps
-        self._place, self._since = Place(done, self._exchanges, stage), time.monotonic()
+        self._place, self._since = WorkerProgress(done, self._exchanges, stage), time.monotonic()
 
     def exchange(self, text: str) -> list[str]:
         self._exchanges += 1
@@ -207,7 +207,7 @@ class ClusterWorkers(Workers):
                 return i, f"hangs: it says nothing for {limit} s"
             if not text or json.loads(text)[1] < limit:
                 return None
-            places[i] = Place(*json.loads(text)[2:])
+            places[i] = WorkerProgress(*json.loads(text)[2:])
         least = min(places, key=lambda i: (places[i], i))
         doing = f"{STAGES[places[least].stage]} after step {places[least].steps}"
         return least, f"hangs: no progress for {limit} s while it {doing}"

@@ -20,9 +20,9 @@ from segmenter.pages.parts import (
     ROW,
     SHUFFLE,
     Chart,
+    ClassCell,
     Data,
     Figure,
-    Named,
     Table,
     axis,
     bars,
@@ -326,9 +326,9 @@ def class_pixels(diagnosis: Diagnosis) -> Chart:
 def class_table(diagnosis: Diagnosis) -> Table:
     """Return a table of all counts of each class."""
     tiles = max(1, diagnosis.tiles)
-    rows: list[list[str | Named]] = [
+    rows: list[list[str | ClassCell]] = [
         [
-            Named(c.name, c.colour),
+            ClassCell(c.name, c.colour),
             number(c.tiles),
             percent(c.tiles / tiles),
             number(c.pixels),

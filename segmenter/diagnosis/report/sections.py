@@ -20,13 +20,13 @@ from segmenter.pages.parts import (
     Block,
     Chart,
     Charts,
+    ClassCell,
     Head,
-    Maps,
-    Named,
+    PageSection,
     Paragraph,
-    Points,
-    Section,
+    ShareMaps,
     Table,
+    TermList,
     colour,
     heat,
     label,
@@ -44,26 +44,26 @@ from segmenter.runs.report.coverage import run_held, run_history, run_text
 _FEW_MAPS = 4  # up to so many are drawn large
 
 
-def map_section(diagnosis: Diagnosis) -> Section:
+def map_section(diagnosis: Diagnosis) -> PageSection:
     """Return a small map for each scene or group; a reader chooses the class, the rarest comes first."""
     title, maps = "Where does a class lie?", diagnosis.maps
     if not maps:
-        return Section("maps", title, [Paragraph("There is no scene to draw a map of.")])
+        return PageSection("maps", title, [Paragraph("There is no scene to draw a map of.")])
     if not diagnosis.rarest_first:
-        return Section("maps", title, [Paragraph("")])
+        return PageSection("maps", title, [Paragraph("")])
     left = diagnosis.maps_left_out
     note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
     note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
-    block = Maps(
+    block = ShareMaps(
         maps=[(one.name, _map_text(one)) for one in maps],
         choices=["All classes: the largest of each cell", *diagnosis.names],
         chosen=diagnosis.rarest_first[0] + 1,
-        legend=[Named(c.name, c.colour) for c in diagnosis.classes],
+        legend=[ClassCell(c.name, c.colour) for c in diagnosis.classes],
         few=len(maps) <= _FEW_MAPS,
         note=note,
         table=_map_table(diagnosis),
     )
-    return Section("maps", title, [block])
+    return PageSection("maps", title, [block])
 
 
 def _map_text(one: SceneMap) -> str:
@@ -133,12 +133,12 @@ def _two_digits(share: float) -> float:
     return int(value) if value.is_integer() else value
 
 
-def gsd_section(diagnosis: Diagnosis) -> Section:
+def gsd_section(diagnosis: Diagnosis) -> PageSection:
     """Return the section on scales; empty if the scenes have one scale or none is known."""
     title = "Which classes are there at which scale?"
     ids, facts = diagnosis.rarest_first, diagnosis.scales
     if facts is None or not ids:
-        return Section("scales", title, [])
+        return PageSection("scales", title, [])
     blocks: list[Block] = [Charts([_chart(diagnosis, facts, ids)]), _random(facts)]
     if not facts.planned:
         text = (
@@ -146,7 +146,7 @@ def gsd_section(diagnosis: Diagnosis) -> Section:
             "boundaries in sampling.scale_strata it holds each class at each."
         )
         blocks.append(Paragraph(text))
-    return Section("scales", title, blocks)
+    return PageSection("scales", title, blocks)
 
 
 def _chart(diagnosis: Diagnosis, facts: GsdFacts, ids: Sequence[int]) -> Chart:
@@ -193,8 +193,9 @@ def _table(diagnosis: Diagnosis, facts: GsdFacts, ids: Sequence[int]) -> Table:
         f"{title} ({counted(scenes, 'scene')}, {counted(tiles, 'tile')})"
         for title, scenes, tiles in zip(facts.strata, facts.scenes, facts.tiles, strict=True)
     ]
-    rows: list[list[str | Named]] = [
-        [Named(classes[c].name, classes[c].colour), *(number(held[c]) for held in facts.held)] for c in ids
+    rows: list[list[str | ClassCell]] = [
+        [ClassCell(classes[c].name, classes[c].colour), *(number(held[c]) for held in facts.held)]
+        for c in ids
     ]
     return Table("Tiles that hold each class at each scale", ["Class", *heads], rows)
 
@@ -299,36 +300,36 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- sections
 
 
-def _classes(diagnosis: Diagnosis) -> Section:
+def _classes(diagnosis: Diagnosis) -> PageSection:
     blocks: list[Block] = []
     if absent := [c.name for c in diagnosis.classes if not c.tiles]:
         text = f"No tile holds {listed(absent)}: nothing can be planned or learnt for that."
         blocks.append(Paragraph(text, "notice"))
     blocks += side_by_side(report_charts.class_tiles(diagnosis), report_charts.class_pixels(diagnosis))
     blocks += side_by_side(report_charts.classes_per_tile(diagnosis))
-    return Section("classes", "Which classes are rare?", blocks)
+    return PageSection("classes", "Which classes are rare?", blocks)
 
 
-def _together(diagnosis: Diagnosis) -> Section:
-    return Section(
+def _together(diagnosis: Diagnosis) -> PageSection:
+    return PageSection(
         "together", "Which classes come together?", side_by_side(report_charts.together(diagnosis))
     )
 
 
-def _forecast(diagnosis: Diagnosis) -> Section:
+def _forecast(diagnosis: Diagnosis) -> PageSection:
     title = "What does a random batch hold?"
     if not diagnosis.rarest_first:
-        return Section("forecast", title, [])
+        return PageSection("forecast", title, [])
     rows = [
         [f"{mark} %", counted(n, "tile") if n else "not even with all tiles"]
         for mark, n in diagnosis.forecast.needed.items()
     ]
     header = ["Share of random batches with all classes", "Tiles in the batch"]
     numbers = Table("How large a random batch has to be", header, rows)
-    return Section("forecast", title, [*side_by_side(report_charts.forecast(diagnosis)), numbers])
+    return PageSection("forecast", title, [*side_by_side(report_charts.forecast(diagnosis)), numbers])
 
 
-def _plans(diagnosis: Diagnosis) -> Section:
+def _plans(diagnosis: Diagnosis) -> PageSection:
     blocks: list[Block] = [
         Paragraph(f"{counted(p.batch, 'tile')}: no plan. {plain(p.refused)}", "notice")
         for p in diagnosis.plans
@@ -340,13 +341,13 @@ def _plans(diagnosis: Diagnosis) -> Section:
         blocks += [report_charts.plan_table(diagnosis)]
         blocks += side_by_side(report_charts.gaps(diagnosis, batch))
         blocks += side_by_side(report_charts.repeats(diagnosis), report_charts.per_replica(diagnosis, batch))
-    return Section("plan", "What does the plan change?", blocks)
+    return PageSection("plan", "What does the plan change?", blocks)
 
 
-def _quotas(diagnosis: Diagnosis) -> Section:
+def _quotas(diagnosis: Diagnosis) -> PageSection:
     title = "What do quotas change?"
     if not diagnosis.quotas:
-        return Section("quotas", title, [])
+        return PageSection("quotas", title, [])
     text = (
         "sampling.quota: presence puts each promised class into at least one tile of a step. quota: rarity "
         "asks for more tiles of a class the rarer its pixels are, and uses tiles with rare classes more "
@@ -356,15 +357,15 @@ def _quotas(diagnosis: Diagnosis) -> Section:
     )
     caption = f"Tiles of each class in a step of {number(diagnosis.global_batch or 0)}, and uses of its tiles"
     table = Table(caption, quota_header(diagnosis), quota_rows(diagnosis))
-    return Section("quotas", title, [Paragraph(text), table])
+    return PageSection("quotas", title, [Paragraph(text), table])
 
 
-def _limits(diagnosis: Diagnosis) -> Section:
+def _limits(diagnosis: Diagnosis) -> PageSection:
     limit = diagnosis.limit
     blocks: list[Block] = [Paragraph(limit.why), *_best_effort(diagnosis)]
     if limit.levers:
-        blocks.append(Points([(_LEVERS.get(one.lever, one.lever), one.text) for one in limit.levers]))
-    return Section("limits", "What limits it, and what would help?", blocks)
+        blocks.append(TermList([(_LEVERS.get(one.lever, one.lever), one.text) for one in limit.levers]))
+    return PageSection("limits", "What limits it, and what would help?", blocks)
 
 
 def _best_effort(diagnosis: Diagnosis) -> list[Block]:
@@ -392,12 +393,12 @@ def _rare_at_gsd(diagnosis: Diagnosis) -> list[Block]:
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
 
-def _run(diagnosis: Diagnosis) -> Section:
+def _run(diagnosis: Diagnosis) -> PageSection:
     run, blocks = diagnosis.run, list[Block]()
     title = "After the run: what was promised, and what was there"
     if run is None:
-        return Section("run", title, [])
+        return PageSection("run", title, [])
     blocks += run_text(run)
     name, ids = diagnosis.names, diagnosis.rarest_first
     blocks += side_by_side(run_held(name, ids, run), run_history(name, ids, run))
-    return Section("run", title, blocks)
+    return PageSection("run", title, blocks)

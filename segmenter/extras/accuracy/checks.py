@@ -43,16 +43,15 @@ def check_points(path: Path, found: Fields, drawn: int) -> list[int]:
         if number != number or not 0 < area < np.inf:
             raise DatasetError(
                 f"{path}, point {fid}",
-                expected="points that were drawn",
-                got="one without number or area",
-                remedy="remove those that were added",
+                "has no number or no area, so that the file was edited",
+                remedy="remove points that were added",
             )
         if "id" in found and not (1 <= number <= drawn and number == int(number)):
             raise DatasetError(
                 f"{path}, point {fid}",
-                expected=f"an id from 1 to {drawn}, as the points that were drawn have",
+                expected=f"an id from 1 to {drawn}, the number of points drawn",
                 got=f"{number:g}",
-                remedy="remove those that were added",
+                remedy="remove points that were added",
             )
     check_once([f"{path}, point {fid}" for fid in fids], [f"id {number:g}" for number in numbers.tolist()])
     if all(name in found for name in ("map", "row", "col")):
@@ -189,7 +188,7 @@ def check_counts(path: Path, layer: str, read: int) -> None:
             f"{path}: layer {layer}",
             expected=f"the {counted(read, 'row')} that the file counts",
             got=rows,
-            remedy="remove those that were added",
+            remedy="remove points that were added",
         )
 
 

@@ -176,7 +176,7 @@ def check_same_grid(info: RasterInfo, other: RasterInfo) -> None:
         raise DatasetError(f"{text}; bring it to that grid (gdalwarp -t_srs -te -ts)")
 
 
-class Cover(Closing):
+class SampledMap(Closing):
     """An open class map, or two as one map of changes; a context manager.
 
     Attributes:

@@ -88,7 +88,7 @@ def whole_area(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def with_interval(figure: Figure, sign: str = "") -> str:
+def with_interval(figure: Estimate, sign: str = "") -> str:
     """Return `12.4 ± 1.1 km²`, or `0.0 (0.0–1.1) km²`; two digits of half the interval or all whole ones."""
     if math.isnan(figure.value):
         return "–"
@@ -98,12 +98,12 @@ def with_interval(figure: Figure, sign: str = "") -> str:
     return _with_ends(figure, decimals) + sign
 
 
-def in_percent(figure: Figure) -> str:
+def in_percent(figure: Estimate) -> str:
     """Return a share such as `88.0 ± 7.4` or `100.0 (92.9–100.0)`, in percent."""
     return "–" if math.isnan(figure.value) else _with_ends(figure.times(100), 1)
 
 
-def _with_ends(figure: Figure, decimals: int) -> str:
+def _with_ends(figure: Estimate, decimals: int) -> str:
     if figure.unseen_below or figure.unseen_above:
         return f"{figure.value:,.{decimals}f} ({figure.low:,.{decimals}f}–{figure.high:,.{decimals}f})"
     return f"{figure.value:,.{decimals}f} ± {figure.half:,.{decimals}f}"
@@ -190,7 +190,7 @@ def remarks(estimates: Estimates) -> list[str]:
     return lines
 
 
-def _unlike(sample: Sample) -> list[str]:
+def _unlike(sample: PointSample) -> list[str]:
     """Return a line if the points of a stratum stand for so unlike areas that few of them count."""
     weight_N, strata = _weights(sample), len(sample.strata)
     sums_H, squares_H = (np.bincount(sample.stratum_N, weight_N**power, strata) for power in (1, 2))
@@ -238,7 +238,7 @@ def as_json(estimates: Estimates, unit: str) -> dict[str, Any]:
     }
 
 
-def _figure(figure: Figure, most: float) -> dict[str, float | None] | None:
+def _figure(figure: Estimate, most: float) -> dict[str, float | None] | None:
     """Return an estimate with its standard error and interval, which ends at 0 and at `most`."""
     if math.isnan(figure.value):
         return None
@@ -260,7 +260,7 @@ Indicators = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class PointSample:
     """Labelled points of a stratified random sample.
 
     Attributes:
@@ -298,7 +298,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Estimate:
     """An estimate with its standard error; NaN where the sample does not define it.
 
     Attributes:
@@ -326,9 +326,9 @@ class Figure:
         """Half of the width of the 95 % interval, or its wider side."""
         return math.hypot(NORMAL_95 * self.se, max(self.unseen_below, self.unseen_above))
 
-    def times(self, factor: float) -> Figure:
+    def times(self, factor: float) -> Estimate:
         """Return the estimate in another unit."""
-        return Figure(
+        return Estimate(
             self.value * factor, self.se * factor, self.unseen_below * factor, self.unseen_above * factor
         )
 
@@ -342,20 +342,20 @@ class Estimates:
         shares, users, producers: for each class, its share of the area, user's and producer's accuracy.
     """
 
-    sample: Sample
+    sample: PointSample
     matrix_KK: NDArray[np.float64]
     counts_KK: NDArray[np.int64]
-    overall: Figure
-    shares: tuple[Figure, ...]
-    users: tuple[Figure, ...]
-    producers: tuple[Figure, ...]
+    overall: Estimate
+    shares: tuple[Estimate, ...]
+    users: tuple[Estimate, ...]
+    producers: tuple[Estimate, ...]
 
-    def areas(self, factor: float = 1.0) -> tuple[Figure, ...]:
-        """Return the error-adjusted area of each class, in the unit of `Sample.area_H` times a factor."""
+    def areas(self, factor: float = 1.0) -> tuple[Estimate, ...]:
+        """Return the error-adjusted area of each class, in the unit of the sample's areas times a factor."""
         return tuple(share.times(self.sample.total * factor) for share in self.shares)
 
 
-def estimates(sample: Sample) -> Estimates:
+def estimates(sample: PointSample) -> Estimates:
     """Return all estimates from a sample that has a point in each stratum."""
     count = len(sample.classes)
     mapped_NK = sample.mapped_N[:, np.newaxis] == np.arange(count)
@@ -379,7 +379,7 @@ def estimates(sample: Sample) -> Estimates:
     return Estimates(sample, matrix, counts, figures[0], *parts)
 
 
-def _weights(sample: Sample) -> NDArray[np.float64]:
+def _weights(sample: PointSample) -> NDArray[np.float64]:
     """Return the (N,) area that each point stands for."""
     size_N = sample.size_N if sample.probability_N is None else sample.size_N / sample.probability_N
     size_H = np.bincount(sample.stratum_N, size_N, len(sample.strata))
@@ -387,7 +387,7 @@ def _weights(sample: Sample) -> NDArray[np.float64]:
     return weight_N
 
 
-def _random(sample: Sample) -> NDArray[np.float64]:
+def _random(sample: PointSample) -> NDArray[np.float64]:
     """Return the (N,) probability with which each point's pixel was not drawn: 0 where all pixels are
     known.
     """
@@ -399,13 +399,13 @@ def _random(sample: Sample) -> NDArray[np.float64]:
     return found
 
 
-def effective_points(sample: Sample, which_N: Indicators) -> float:
+def effective_points(sample: PointSample, which_N: Indicators) -> float:
     """Return the number of points that some count as, by the areas for which they stand (Kish 1965)."""
     weight_N = _weights(sample)[which_N]
     return float(weight_N.sum() ** 2 / (weight_N**2).sum()) if len(weight_N) else 0.0
 
 
-def _unseen(sample: Sample) -> list[tuple[float, float]]:
+def _unseen(sample: PointSample) -> list[tuple[float, float]]:
     """Return how much each figure may be lower, and higher, by what no point has shown.
 
     In the order of `estimates`: overall accuracy; share, user's and producer's accuracy of each class.
@@ -451,7 +451,7 @@ def _wilson(points: float) -> float:
     return NORMAL_95**2 / (points + NORMAL_95**2)
 
 
-def _ratios(sample: Sample, y_NM: Indicators, x_NM: Indicators) -> tuple[Figure, ...]:
+def _ratios(sample: PointSample, y_NM: Indicators, x_NM: Indicators) -> tuple[Estimate, ...]:
     """Return the ratio of two totals, for each of M columns, by this module's formulas."""
     weight_N, random_N1 = _weights(sample)[:, np.newaxis], _random(sample)[:, np.newaxis]
     total_y, total_x = (weight_N * y_NM).sum(axis=0), (weight_N * x_NM).sum(axis=0)
@@ -466,16 +466,16 @@ def _ratios(sample: Sample, y_NM: Indicators, x_NM: Indicators) -> tuple[Figure,
     with np.errstate(invalid="ignore", divide="ignore"):
         se = np.sqrt((factor_H1 * squares_HM).sum(axis=0)) / np.where(total_x > 0, total_x, np.nan)
     se = np.where(se < _ROUNDING, 0.0, se)
-    return tuple(Figure(*pair) for pair in zip(ratio.tolist(), se.tolist(), strict=True))
+    return tuple(Estimate(*pair) for pair in zip(ratio.tolist(), se.tolist(), strict=True))
 
 
-def _centred(sample: Sample, weight_N: NDArray[np.float64], y_NM: Indicators) -> NDArray[np.float64]:
+def _centred(sample: PointSample, weight_N: NDArray[np.float64], y_NM: Indicators) -> NDArray[np.float64]:
     """Return (N, M) indicators minus their share of the stratum."""
     share_HM = _by_stratum(sample, weight_N * y_NM) / sample.area_H[:, np.newaxis]
     return y_NM - share_HM[sample.stratum_N]
 
 
-def _by_stratum(sample: Sample, values_NM: NDArray[Any]) -> NDArray[np.float64]:
+def _by_stratum(sample: PointSample, values_NM: NDArray[Any]) -> NDArray[np.float64]:
     """Return the (H, M) sums of (N, M) values in each stratum."""
     sums = np.zeros((len(sample.strata), values_NM.shape[1]))
     np.add.at(sums, sample.stratum_N, values_NM)

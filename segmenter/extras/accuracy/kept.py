@@ -50,7 +50,7 @@ def keep(
     }
     if maps and not drawn:
         raise DatasetError(
-            maps[0], expected=f"maps of the sample, {points} is of {', '.join(sorted(mapped or ())[:3])}"
+            maps[0], expected=f"maps that {points} was drawn from: {', '.join(sorted(mapped or ())[:3])}"
         )
     for run in runs:
         _check_classes(found, run.path, run.classes.names)

@@ -10,8 +10,8 @@ from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.extras.accuracy.estimators import (
+    Estimate,
     Estimates,
-    Figure,
     Shown,
     class_rows,
     head,
@@ -33,8 +33,8 @@ from segmenter.pages.parts import (
     Chart,
     Data,
     Head,
+    PageSection,
     Paragraph,
-    Section,
     Table,
     axis,
     layout,
@@ -71,9 +71,9 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
     of_areas += side_by_side(_areas(estimates, shown, table))
     charts = side_by_side(_accuracies(estimates, table), _matrix(estimates))
     sections = [
-        Section("areas", "Areas", of_areas),
-        Section("accuracy", "Accuracy", charts),
-        Section("strata", "Strata", [_strata(estimates, shown)]),
+        PageSection("areas", "Areas", of_areas),
+        PageSection("accuracy", "Accuracy", charts),
+        PageSection("strata", "Strata", [_strata(estimates, shown)]),
     ]
     title = f"Areas and accuracy from {plain(points.name)}"
     lead = f"{head(estimates).capitalize()}."
@@ -81,7 +81,7 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
     write_whole(path, page.encode())
 
 
-def _marks(figures: Sequence[Figure], texts: Sequence[str], colour: str, name: str, shift: float) -> Data:
+def _marks(figures: Sequence[Estimate], texts: Sequence[str], colour: str, name: str, shift: float) -> Data:
     """Return points with the error bars of their intervals, one row a class."""
     return {
         "type": "scatter",

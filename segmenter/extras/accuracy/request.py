@@ -18,14 +18,30 @@ class EstimateRequest:
     """Labelled points, and options of the estimates."""
 
     points: Path = option(
-        ..., "NAME.gpkg of `sample`, or a table with stratum,mapped,reference", "POINTS", positional=True
+        ...,
+        "labelled points: NAME.gpkg of `accuracy sample`, or a CSV table with the columns "
+        "stratum,mapped,reference",
+        "POINTS",
+        positional=True,
     )
-    areas: Path | None = option(None, "areas of the strata, as a table with stratum,area[,pixels]", "CSV")
-    unit: Unit | None = option(None, "of the areas in CSV")
-    report: Path | None = option(None, "write a page with the results", "HTML")
-    keep: tuple[Path, ...] = option((), "map, folder of maps or run to note them in", "PATH", again=True)
-    labels: Path | None = option(None, "labels that AcATaMa saved", "FILE")
-    json: bool = option(False, "print all estimates as JSON")
+    areas: Path | None = option(
+        None,
+        "CSV table with the area of each stratum, in the columns stratum,area[,pixels] (default: areas in "
+        "the GeoPackage)",
+        "CSV",
+    )
+    unit: Unit | None = option(
+        None, "unit of the areas in --areas: square metres, hectares, square kilometres or pixels"
+    )
+    report: Path | None = option(None, "HTML page to write with the results (default: none)", "HTML")
+    keep: tuple[Path, ...] = option(
+        (),
+        "map, folder of maps, or run directory whose metadata the results are noted in; may be repeated",
+        "PATH",
+        again=True,
+    )
+    labels: Path | None = option(None, "file in which AcATaMa saved the labels of these points", "FILE")
+    json: bool = option(False, "print all estimates as one JSON object on stdout, all other text on stderr")
 
     def __post_init__(self) -> None:
         if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
@@ -36,34 +52,66 @@ class EstimateRequest:
 class SampleRequest(OverwriteOptions):
     """Maps, and options of their sample."""
 
-    maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
-    output: Path = option(..., "NAME.gpkg", "FILE")
-    points: int | None = option(None, "number of points (default: 600)", "N", least=1)
+    maps: tuple[Path, ...] = option(
+        ...,
+        "class maps to draw points from: GeoTIFFs, or folders of them",
+        "MAP",
+        positional=True,
+        several=True,
+    )
+    output: Path = option(..., "GeoPackage to write, NAME.gpkg", "FILE")
+    points: int | None = option(None, "number of points to draw (default: 600)", "N", least=1)
     error: float | None = option(
-        None, "as many points as give overall accuracy this standard error", "SHARE", least=1e-9
+        None,
+        "standard error of overall accuracy to aim at, as a share such as 0.01; sets the number of points",
+        "SHARE",
+        least=1e-9,
     )
-    allocation: Allocation = option("proportional", "of points to strata")
+    allocation: Allocation = option(
+        "proportional",
+        "division of the points among the strata: in proportion to area, equally, or (neyman) more where "
+        "--expect says that the map errs (default: proportional)",
+    )
     floor: int | None = option(
-        None, "least points of a stratum, from 2 (default: 50, or half of an equal part)", "N", least=1
+        None,
+        "smallest number of points in each stratum, at least 2 (default: 50, but no more than half of what "
+        "equal parts would be)",
+        "N",
+        least=1,
     )
-    expect: str = option("0.8", "user's accuracies to plan with: 0.8 or building=0.7,road=0.6", "SHARES")
+    expect: str = option(
+        "0.8",
+        "user's accuracies to plan with, as shares: one for all classes or building=0.7,road=0.6 (default: "
+        "0.8)",
+        "SHARES",
+    )
     strata: Path | None = option(
         None,
-        "another map whose classes are the strata; of several maps a folder of files of their names",
+        "another class map whose classes are the strata; for several maps, a folder with files of the same "
+        "names (default: the classes of MAP)",
         "MAP",
     )
     grid: float | None = option(
         None,
-        "cells of this side are the strata (pixels without georeference)",
+        "side of the square cells that are the strata, in metres (in pixels without georeference), in "
+        "place of classes",
         "METRES",
         least=1e-9,
     )
     before: Path | None = option(
-        None, "older map, or a folder of files of the maps' names: classes are then changes", "MAP"
+        None,
+        "older class map, or a folder of files with the maps' names, to sample changes: the classes are "
+        "then pairs such as forest → water",
+        "MAP",
     )
-    seed: int = option(0, "of the draw", "N", least=0)
+    seed: int = option(
+        0, "seed of the random points; the same seed gives the same points (default: 0)", "N", least=0
+    )
     chips: Path | None = option(
-        None, "folder of images of the maps' names: a picture of each point's surroundings", "FOLDER"
+        None,
+        "folder of images with the maps' names; a picture of each point's surroundings is written for the "
+        "labelling",
+        "FOLDER",
     )
 
     def __post_init__(self) -> None:

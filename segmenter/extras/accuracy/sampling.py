@@ -25,11 +25,11 @@ from segmenter.base.terminal import aligned
 from segmenter.evaluation.drawing import save_pixels
 from segmenter.evaluation.figures import stretched
 from segmenter.extras.accuracy.covers import (
-    Cover,
     GridStrata,
     MapStrata,
     Pixels,
     Reservoirs,
+    SampledMap,
     Strata,
     beside,
     check_same_grid,
@@ -38,7 +38,7 @@ from segmenter.extras.accuracy.covers import (
 from segmenter.extras.accuracy.estimators import unit_for, whole_area
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import Allocation, SampleRequest
-from segmenter.extras.accuracy.tally import Chances, Sizes, Tally
+from segmenter.extras.accuracy.tally import Chances, PixelSizes, StratumTally
 from segmenter.extras.written_map import maps_in
 from segmenter.grid.geometry import Window
 from segmenter.pages.parts import percent
@@ -52,7 +52,7 @@ _LEAST = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SamplePlan:
     """Strata to draw from.
 
     Attributes:
@@ -252,7 +252,7 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
         )
     titles = tuple(frame.strata.name(int(stratum)) for stratum in present)
     users_H = np.array(expected_accuracies(request.expect, titles))
-    plan = Plan(
+    plan = SamplePlan(
         tally.area_H[present],
         tally.pixels_H[present],
         np.sqrt(users_H * (1 - users_H)),
@@ -320,7 +320,7 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
     names: tuple[str, ...] = ()
     infos: list[RasterInfo] = []
     for path in maps:
-        with Cover(path, _older(request, path)) as cover:
+        with SampledMap(path, _older(request, path)) as cover:
             if infos and cover.names != names:
                 raise DatasetError(
                     path,
@@ -375,9 +375,11 @@ def _check_apart(infos: Sequence[RasterInfo]) -> None:
 # ---------------------------------------------------------------------------------------------- pixels
 
 
-def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> Tally:
+def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> StratumTally:
     """Read each map, and count its pixels."""
-    tally = Tally(Sizes(frame.areas), np.zeros(frame.strata.count, np.int64), np.zeros(len(frame.names)))
+    tally = StratumTally(
+        PixelSizes(frame.areas), np.zeros(frame.strata.count, np.int64), np.zeros(len(frame.names))
+    )
     for number, window, stratum, mapped, outside in _windows(frame, request, bar):
         tally.outside += outside
         tally.add(stratum, mapped, frame.areas[number].of(window))
@@ -404,7 +406,7 @@ def _windows(
     for number, info in enumerate(frame.infos):
         bar.set_description(info.path.name)
         older = _older(request, info.path)
-        with Cover(info.path, older) as cover, frame.strata.opened(number, info.path, info):
+        with SampledMap(info.path, older) as cover, frame.strata.opened(number, info.path, info):
             for window in windows(info):
                 mapped = cover.read(window)
                 stratum = np.where(mapped >= 0, frame.strata.read(window, mapped), -1)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, counted, shortened
 from segmenter.base.files import read_regular
 from segmenter.extras.accuracy.checks import check_counts, check_maps, check_once, check_points, check_weights
-from segmenter.extras.accuracy.estimators import Sample, Unit
+from segmenter.extras.accuracy.estimators import PointSample, Unit
 from segmenter.extras.accuracy.points import CLASSES, MAPS, POINTS, STRATA
 from segmenter.extras.vector_files.features import check_kind, check_tables
 from segmenter.extras.vector_files.library import pyogrio
@@ -90,7 +90,7 @@ def _labels(path: Path, ids: list[int]) -> list[str]:
 
 def read_labelled(
     path: Path, areas: Areas | None, unit: str | None, labels: Path | None = None
-) -> tuple[Sample, str]:
+) -> tuple[PointSample, str]:
     """Return the labelled points, and the unit of the areas.
 
     Args:
@@ -142,7 +142,7 @@ def read_labelled(
             raise DatasetError(
                 f"{path}: layer {STRATA}", expected=f"unit {', '.join(get_args(Unit))}", got=unit
             )
-    points = Points(places, stratum, mapped, reference, size.tolist(), probability)
+    points = PointTable(places, stratum, mapped, reference, size.tolist(), probability)
     sample = sample_of(points, areas, known, dict(zip(known, area_K.tolist(), strict=True)), missing)
     return sample, unit or ""
 
@@ -195,9 +195,9 @@ def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
         if there[name] > count:
             raise DatasetError(
                 f"{path}: stratum {shortened(name, 60)}",
-                expected=f"the {count} points that were drawn",
+                expected=f"the {count} points drawn in it",
                 got=there[name],
-                remedy="remove those that were added",
+                remedy="remove points that were added",
             )
     return sum(drawn.values()) - sum(there[name] for name in drawn)
 
@@ -209,7 +209,7 @@ _EMPTY = {"NA", "NaN", "nan", "NULL"}
 
 
 @dataclass(frozen=True)
-class Points:
+class PointTable:
     """Points as they are read.
 
     Attributes:
@@ -233,7 +233,7 @@ class Areas:
     pixels: Mapping[str, int] | None = None
 
 
-def read_points(path: Path) -> Points:
+def read_points(path: Path) -> PointTable:
     """Read a table of points.
 
     Raises:
@@ -252,7 +252,7 @@ def read_points(path: Path) -> Points:
     probability = None
     if rows and "probability" in rows[0]:
         probability = [_number(path, row, "probability", most=1.0) for row in rows]
-    return Points(places, stratum, mapped, reference, size, probability)
+    return PointTable(places, stratum, mapped, reference, size, probability)
 
 
 def read_areas(path: Path) -> Areas:
@@ -323,12 +323,12 @@ def _number(path: Path, row: Mapping[str, str], column: str, most: float = math.
 
 
 def sample_of(
-    points: Points,
+    points: PointTable,
     areas: Areas,
     classes: Sequence[str] = (),
     mapped_area: Mapping[str, float] | None = None,
     removed: int = 0,
-) -> Sample:
+) -> PointSample:
     """Return the sample of labelled points.
 
     Args:
@@ -357,7 +357,7 @@ def sample_of(
         classes = [*first, *sorted(texts - set(first))]
     _check_known(points, points.mapped, labelled, classes, "mapped class")
     _check_known(points, points.reference, labelled, classes, "reference class")
-    sample = Sample(
+    sample = PointSample(
         classes=tuple(classes),
         strata=strata,
         area_H=np.array([areas.area[name] for name in strata], np.float64),
@@ -374,7 +374,7 @@ def sample_of(
     return sample
 
 
-def _probability(points: Points, labelled: list[int]) -> NDArray[np.float64] | None:
+def _probability(points: PointTable, labelled: list[int]) -> NDArray[np.float64] | None:
     """Return the probability with which the pixel of each labelled point was drawn and labelled."""
     if points.probability is None:
         return None
@@ -384,7 +384,7 @@ def _probability(points: Points, labelled: list[int]) -> NDArray[np.float64] | N
 
 
 def _check_known(
-    points: Points, texts: Sequence[str], which: Iterable[int], known: Sequence[str], what: str
+    points: PointTable, texts: Sequence[str], which: Iterable[int], known: Sequence[str], what: str
 ) -> None:
     names = set(known)
     for i in which:
@@ -397,7 +397,7 @@ def _check_known(
             )
 
 
-def _check_points(sample: Sample) -> None:
+def _check_points(sample: PointSample) -> None:
     """Refuse strata whose points give no variance: fewer than two, unless they are all of its pixels."""
     for index, count in enumerate(sample.points_H.tolist()):
         pixels = None if sample.pixels_H is None else int(sample.pixels_H[index])

@@ -21,7 +21,7 @@ _APART = math.log(1.1)
 _CERTAIN = 1 - 1e-9
 
 
-class Sizes:
+class PixelSizes:
     """Classes of pixel sizes that occur in maps, from small to large."""
 
     def __init__(self, areas: Sequence[PixelAreas]) -> None:
@@ -36,10 +36,10 @@ class Sizes:
 
 
 @dataclass
-class Tally:
+class StratumTally:
     """Pixels and area of each stratum and size class, area of each map class, and pixels in no stratum."""
 
-    sizes: Sizes
+    sizes: PixelSizes
     pixels_H: NDArray[np.int64]
     mapped_area_K: NDArray[np.float64]
     outside: int = 0
@@ -114,7 +114,7 @@ class Chances:
         rate_HS: probability of a unit of area; infinite where all pixels are drawn.
     """
 
-    sizes: Sizes
+    sizes: PixelSizes
     columns: NDArray[np.intp]
     rate_HS: NDArray[np.float64]
 

@@ -23,14 +23,28 @@ class ClusterOptions:
     """
 
     workers: int | None = _option(
-        None, "work in N processes of this machine (Dask; docs/machines.md)", "N", least=1, most=1000
+        None,
+        "number of processes of this machine to work in, started with Dask (default: this process alone; "
+        "docs/machines.md)",
+        "N",
+        least=1,
+        most=1000,
     )
     scheduler: str | None = _option(
-        None, "work by the workers of a running Dask scheduler, as tcp://host:8786", "ADDRESS"
+        None,
+        "address of a running Dask scheduler whose workers do the work, as tcp://host:8786 (default: this "
+        "process works alone)",
+        "ADDRESS",
     )
-    tls_ca: Path | None = _option(None, "certificate authority (PEM), for --scheduler tls://…", "FILE")
-    tls_cert: Path | None = _option(None, "certificate (PEM), for --scheduler tls://…", "FILE")
-    tls_key: Path | None = _option(None, "private key (PEM), for --scheduler tls://…", "FILE")
+    tls_ca: Path | None = _option(
+        None, "PEM file with the certificate authority, for --scheduler tls://…", "FILE"
+    )
+    tls_cert: Path | None = _option(
+        None, "PEM file with the certificate of this process, for --scheduler tls://…", "FILE"
+    )
+    tls_key: Path | None = _option(
+        None, "PEM file with the private key of that certificate, for --scheduler tls://…", "FILE"
+    )
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:

@@ -56,7 +56,7 @@ _LOCKS: dict[str, threading.Lock] = {}
 
 
 @dataclass(frozen=True)
-class Answer:
+class ItemResult:
     """Result of an item: a value, or the user's error."""
 
     value: Any = None
@@ -92,18 +92,18 @@ class Setup(WorkerPlugin):
             await worker.set_resources(**{self.name: 0})
 
 
-def run(name: str, item: Any, alone: bool) -> Answer:
+def run(name: str, item: Any, alone: bool) -> ItemResult:
     """Run the work of a call on one item; a user's error is an answer, other errors are raised."""
     address = get_worker().address
     work = _GIVEN[name, address]
     lock = _LOCKS.setdefault(address, threading.Lock()) if alone else threading.Lock()
     with lock:
         try:
-            return Answer(work(item))
+            return ItemResult(work(item))
         except (ClusterError, DeviceError) as error:
-            return Answer(error=extended_error(error, where=f"worker {address}"))
+            return ItemResult(error=extended_error(error, where=f"worker {address}"))
         except SegmenterError as error:
-            return Answer(error=error)
+            return ItemResult(error=error)
 
 
 def machine(dask_worker: Worker) -> tuple[int | None, int, int]:
@@ -202,7 +202,7 @@ class PieceKilledError(ClusterError):
 class _Task:
     item: Any
     future: Any = None
-    answer: Answer | None = None
+    answer: ItemResult | None = None
     bytes: int = 0
     patience: float = 1.0
     """Seconds in which its result is fetched, once it is there."""
@@ -251,7 +251,7 @@ class Pool:
         *,
         alone: bool = True,
         stop: Callable[[], bool] = lambda: False,
-    ) -> Generator[tuple[Item, Answer], None, None]:
+    ) -> Generator[tuple[Item, ItemResult], None, None]:
         """Yield each item with its answer, in order; items are taken from the iterable as needed.
 
         Args:
@@ -274,7 +274,7 @@ class Pool:
 
     def _run(
         self, name: str, items: Iterable[Item], tasks: deque[_Task], alone: bool, stop: Callable[[], bool]
-    ) -> Iterator[tuple[Item, Answer]]:
+    ) -> Iterator[tuple[Item, ItemResult]]:
         rest, ready = iter(items), queue.SimpleQueue[tuple[_Task, Future]]()
         self._look(name, now=True)
         more = True
@@ -355,13 +355,13 @@ class Pool:
         self._idle = 0
         return True
 
-    def _answer(self, task: _Task, future: Future) -> Answer | None:
+    def _answer(self, task: _Task, future: Future) -> ItemResult | None:
         """Return the answer of a task; None if it cannot be fetched now or is lost."""
         if future.status == "error":
             error = future.exception()
             if isinstance(error, KilledWorker):
                 count = dask.config.get("distributed.scheduler.allowed-failures") + 1
-                return Answer(error=PieceKilledError(f"ended {count} workers, one after the other"))
+                return ItemResult(error=PieceKilledError(f"ended {count} workers, one after the other"))
             raise error
         is_running = self._client.status == "running"
         if future.status != "finished":
@@ -380,7 +380,7 @@ class Pool:
                 self._check_there(is_running)
                 return None
             raise
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ItemResult)
         return answer
 
     def _check_there(self, is_running: bool) -> None:

@@ -16,7 +16,7 @@ from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
 
 if TYPE_CHECKING:
-    from segmenter.extras.dask.pool import Answer, Pool
+    from segmenter.extras.dask.pool import ItemResult, Pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -76,21 +76,21 @@ def on_workers(pool: Pool, root: Path) -> Spread:
     return spread
 
 
-def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]], list[Answer]]:
-    def each(items: Sequence[Item]) -> list[Answer]:
+def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]], list[ItemResult]]:
+    def each(items: Sequence[Item]) -> list[ItemResult]:
         """Return the answers of the items, up to the first error."""
         if not root.is_dir():
             raise ClusterError(
                 root, "is not there; workers read files themselves, under the caller's paths: mount it"
             )
-        from segmenter.extras.dask.pool import Answer
+        from segmenter.extras.dask.pool import ItemResult
 
-        answers: list[Answer] = []
+        answers: list[ItemResult] = []
         for item in items:
             try:
-                answers.append(Answer(work(item)))
+                answers.append(ItemResult(work(item)))
             except SegmenterError as error:
-                return [*answers, Answer(error=error)]
+                return [*answers, ItemResult(error=error)]
         return answers
 
     return each

@@ -33,9 +33,9 @@ from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns, Placement
-from segmenter.inference.events import Event, Failed, Finished, Mapped, Readable
+from segmenter.inference.events import Event, Failed, Finished, MappedWindow, Readable
 from segmenter.inference.loading import computing_on
-from segmenter.inference.memory import SHARE_OF_MACHINE, Choice, plan_tiling, share_of
+from segmenter.inference.memory import SHARE_OF_MACHINE, ComputingChoice, plan_tiling, share_of
 from segmenter.inference.predictor import ExtraOutputs, Prediction, Predictor, classify_all
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.call import Compute, needs_of
@@ -65,7 +65,7 @@ _COMPRESSION = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Strip:
+class JobStrip:
     """Part of a job.
 
     Attributes:
@@ -87,7 +87,7 @@ class Strip:
             return column
         return Window(self.rows[0], column.col, self.rows[1] - self.rows[0], column.width)
 
-    def to_send(self) -> Strip:
+    def to_send(self) -> JobStrip:
         """Return the strip with the job's parts that a worker needs, without the mosaic, which it has."""
         info = replace(self.job.info, path=self.job.info.path.absolute())
         job = replace(self.job, info=info, mosaic=None, label=None, label_classes=None, beside=())
@@ -128,9 +128,9 @@ def strip_pixels(pixels: int, workers: int, out_bytes: int) -> int:
     return min(PIXELS, share, max(1, _RESULT_BYTES // out_bytes))
 
 
-def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[Strip, ...]]:
+def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[JobStrip, ...]]:
     """Yield jobs as strips, in order: several small columns at once, or one strip of a large column."""
-    together: list[Strip] = []
+    together: list[JobStrip] = []
     for job in jobs:
         for strip in _strips(job, tiling, pixels):
             if strip.rows is None:
@@ -148,22 +148,22 @@ def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[S
         yield tuple(together)
 
 
-def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[Strip]:
+def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[JobStrip]:
     """Yield the strips of one job; none once it is abandoned."""
     columns = list(job.columns.left(job.done_rows))
     if not columns:
-        yield Strip(job, None, last=True)
+        yield JobStrip(job, None, last=True)
     for column in columns:
         end = column == columns[-1]
         height = _rows(column, tiling, pixels)
         if height >= column.height:
-            yield Strip(job, column, last=end)
+            yield JobStrip(job, column, last=end)
             continue
         for row in range(column.row, column.row_stop, height):
             if job.abandoned:
                 return
             stop = min(row + height, column.row_stop)
-            yield Strip(job, column, (row, stop), last=end and stop == column.row_stop)
+            yield JobStrip(job, column, (row, stop), last=end and stop == column.row_stop)
 
 
 def _rows(column: Window, tiling: Tiling, pixels: int) -> int:
@@ -193,7 +193,7 @@ class StripWork:
     mosaic: Mosaic | None = None
     _predictor: Predictor | None = None
 
-    def __call__(self, strips: tuple[Strip, ...]) -> list[StripResult]:
+    def __call__(self, strips: tuple[JobStrip, ...]) -> list[StripResult]:
         """Return the results of the strips, in order."""
         predictor = self._predictor = self._predictor or self._loaded()
         jobs = [_StripJob(replace(strip.job, mosaic=self.mosaic), strip, self.tiling) for strip in strips]
@@ -251,7 +251,7 @@ class _StripJob:
     """Strip as a `predictor.Job`."""
 
     job: MapJob
-    strip: Strip
+    strip: JobStrip
     tiling: Tiling
     done_rows: int = 0
     abandoned: bool = False
@@ -293,7 +293,7 @@ class _Result:
         self._error: SegmenterError | None = None
 
     def take(self, event: Any) -> None:
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             arrays = {name: array for name, array in vars(event.prediction).items() if array is not None}
             file = io.BytesIO()
             write_window(file, event.window, arrays)
@@ -406,7 +406,7 @@ def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory:
             got=f"{memory / 1e9:.1f}GB",
             remedy="take fewer workers, or choose --window-size",
         )
-    small, _ = plan_tiling(sizes, needs, Choice("exact", memory=memory, batch=request.batch))
+    small, _ = plan_tiling(sizes, needs, ComputingChoice("exact", memory=memory, batch=request.batch))
     say(
         f"{asked}: windows of {small.window} pixels, one process takes {tiling.window}; --memory gives "
         "more room"
@@ -415,14 +415,14 @@ def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory:
 
 
 def _events(
-    pool: Pool, work: StripWork, pieces: Iterable[tuple[Strip, ...]], stop: Callable[[], bool]
+    pool: Pool, work: StripWork, pieces: Iterable[tuple[JobStrip, ...]], stop: Callable[[], bool]
 ) -> Iterator[Event[MapJob]]:
     """Yield the same events as one process, each job's windows in order."""
     failed: set[int] = set()
     sent = ((strips, tuple(strip.to_send() for strip in strips)) for strips in pieces)
-    sent_strips: list[tuple[Strip, ...]] = []
+    sent_strips: list[tuple[JobStrip, ...]] = []
 
-    def noted() -> Iterator[tuple[Strip, ...]]:
+    def noted() -> Iterator[tuple[JobStrip, ...]]:
         for strips, small in sent:
             sent_strips.append(strips)
             yield small
@@ -451,10 +451,10 @@ def _of_a_raster(error: SegmenterError) -> bool:
     return isinstance(error, PieceKilledError)
 
 
-def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
+def _of_strip(strip: JobStrip, result: StripResult) -> Iterator[Event[MapJob]]:
     job, path = strip.job, strip.job.info.path
     for window, prediction in result:
-        yield Mapped(job, window, prediction)
+        yield MappedWindow(job, window, prediction)
     if result.remark is not None and job.remark is None:
         remark = result.remark.removeprefix(f"{path.absolute()}: ")
         job.remark = f"{path}: {remark}"

@@ -32,7 +32,7 @@ _IMAGES, _SIDE, _MADE = 6, 384, 2
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class ProbePixels:
     """Pixels for the comparison.
 
     Attributes:
@@ -45,7 +45,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ExportAgreement:
     """Agreement of an exported model with the original.
 
     Attributes:
@@ -76,12 +76,12 @@ class Agreement:
 def compare(
     original: Worker,
     runtime: Runtime,
-    probes: Iterable[Probe],
+    probes: Iterable[ProbePixels],
     stride: int,
     *,
     nodata: bool,
     tolerance: float,
-) -> Agreement:
+) -> ExportAgreement:
     """Run both models on the same windows and compare them.
 
     Args:
@@ -118,7 +118,7 @@ def compare(
             f"its probabilities differ from predict.py's by up to {largest:.2g} (expected less than "
             f"{tolerance:g})"
         )
-    return Agreement(windows, pixels, largest, ties, tolerance)
+    return ExportAgreement(windows, pixels, largest, ties, tolerance)
 
 
 def _original(
@@ -153,7 +153,7 @@ def _check_nodata(
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckImages:
     """Images for checking an exported model.
 
     Attributes:
@@ -169,7 +169,7 @@ class Source:
         return self.said.partition(":")[0]
 
 
-def find_source(run: Run, named: Sequence[Path]) -> Source:
+def find_source(run: Run, named: Sequence[Path]) -> CheckImages:
     """Return images that the user named, else the run's validation images, else none.
 
     Raises:
@@ -178,20 +178,20 @@ def find_source(run: Run, named: Sequence[Path]) -> Source:
     if named:
         for path in named:
             _open(path, run).close()
-        return Source(tuple(named), f"{len(named)} named image{'s' * (len(named) > 1)}")
+        return CheckImages(tuple(named), f"{len(named)} named image{'s' * (len(named) > 1)}")
     recorded = validation_images(run.path)
     existing = tuple(path for path in recorded if path.is_file())
     if existing:
-        return Source(_evenly(existing), "the run's validation images")
+        return CheckImages(_evenly(existing), "the run's validation images")
     why = (
         f"the run's validation images are not here ({recorded[0]} …)"
         if recorded
         else f"the run does not say where its validation images are ({VALIDATION_FILE} names none)"
     )
-    return Source((), f"MADE PIXELS, not imagery: {why}; to check on real ones, name some with --images")
+    return CheckImages((), f"MADE PIXELS, not imagery: {why}; to check on real ones, name some with --images")
 
 
-def probes(run: Run, source: Source, size: int | None, batch: int) -> Iterator[Probe]:
+def probes(run: Run, source: CheckImages, size: int | None, batch: int) -> Iterator[ProbePixels]:
     """Yield batches of windows, of one size if it is fixed, else of odd sizes.
 
     Args:
@@ -228,7 +228,7 @@ def _evenly(images: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(images[i * len(images) // count] for i in range(count))
 
 
-def _read(raster: Raster, shape: Size) -> Probe:
+def _read(raster: Raster, shape: Size) -> ProbePixels:
     """Read two windows: one in the middle, one across the lower right corner, partly without data."""
     size = raster.info.size
     places = (
@@ -236,10 +236,10 @@ def _read(raster: Raster, shape: Size) -> Probe:
         (max(0, size.height - shape.height + 7), max(0, size.width - shape.width + 11)),
     )
     read = [raster.read(Window(row, col, shape.height, shape.width)) for row, col in places]
-    return Probe(np.stack([image for image, _ in read]), np.stack([valid for _, valid in read]))
+    return ProbePixels(np.stack([image for image, _ in read]), np.stack([valid for _, valid in read]))
 
 
-def _made(run: Run, rng: np.random.Generator, shape: Size) -> Probe:
+def _made(run: Run, rng: np.random.Generator, shape: Size) -> ProbePixels:
     """Return smooth noise with the bands' mean and deviation, in the images' type, with holes."""
     coarse = rng.normal(size=(2, shape.height // 16 + 2, shape.width // 16 + 2, run.band_count))
     smooth = coarse.repeat(16, axis=1).repeat(16, axis=2)[:, : shape.height, : shape.width]
@@ -249,10 +249,10 @@ def _made(run: Run, rng: np.random.Generator, shape: Size) -> Probe:
         values = values.round().clip(float(limits.min), np.nextafter(float(limits.max), 0))
     valid = np.ones(values.shape[:3], np.bool_)
     valid[:, : shape.height // 5, shape.width // 2 :] = False
-    return Probe(values.astype(run.dtype), valid)
+    return ProbePixels(values.astype(run.dtype), valid)
 
 
-def _split(probe: Probe, batch: int) -> Iterator[Probe]:
+def _split(probe: ProbePixels, batch: int) -> Iterator[ProbePixels]:
     for start in range(0, len(probe.valid_BHW), batch):
         part = slice(start, start + batch)
-        yield Probe(probe.image_BHWC[part], probe.valid_BHW[part])
+        yield ProbePixels(probe.image_BHWC[part], probe.valid_BHW[part])

@@ -24,8 +24,8 @@ from segmenter.base.version import __version__
 from segmenter.extras.export.check import (
     TOLERANCE,
     TOLERANCE_FP16,
-    Agreement,
-    Source,
+    CheckImages,
+    ExportAgreement,
     compare,
     find_source,
     probes,
@@ -158,7 +158,7 @@ class Written:
     path: Path
     bytes: int
     checked_on: str
-    agreement: Agreement
+    agreement: ExportAgreement
     facts: dict[str, Any]
 
 
@@ -211,7 +211,7 @@ def _plan(request: ExportRequest, run: Run) -> _Plan:
 
 
 def _written(
-    request: ExportRequest, run: Run, plan: _Plan, member: Member, source: Source, aside: Path
+    request: ExportRequest, run: Run, plan: _Plan, member: Member, source: CheckImages, aside: Path
 ) -> Written:
     from segmenter.extras.export.graph import Shape, exported_function
 
@@ -264,8 +264,8 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
 
 
 def _checked(
-    request: ExportRequest, run: Run, member: Member, shape: Shape, source: Source, file: Path
-) -> Agreement:
+    request: ExportRequest, run: Run, member: Member, shape: Shape, source: CheckImages, file: Path
+) -> ExportAgreement:
     """Compare the run's model with the exported one on the same windows, normalised as its user does it."""
     from segmenter.inference.function import predict_function
 

@@ -21,25 +21,34 @@ class ExportRequest:
         ConfigError: values exclude each other or are invalid.
     """
 
-    run: Path = option(..., "run directory that train.py wrote", "RUN", positional=True)
-    format: Format = option(..., "the file's format")
-    output: Path = option(..., "folder of the file", "DIR")
+    run: Path = option(..., "run directory whose model is exported", "RUN", positional=True)
+    format: Format = option(..., "format of the exported model")
+    output: Path = option(..., "folder to write the model to", "DIR")
     profile: Profile = option(
         "plain",
-        "plain: normalisation, nodata and softmax inside the model; deepness: what that plug-in of QGIS "
-        "reads (default: plain)",
+        "content of the model; plain: with normalisation, nodata and softmax inside; deepness: as the QGIS "
+        "plug-in Deepness reads it, ONNX only (default: plain)",
     )
-    fp16: bool = option(False, "16-bit floats: half the size, for GPUs and small devices")
+    fp16: bool = option(
+        False, "store 16-bit floats: half the size, for GPUs and small devices (default: 32-bit floats)"
+    )
     size: int | None = option(
-        None, "fixed side of the window; without it, any height and width", "PIXELS", least=1, most=1 << 14
+        None,
+        "fixed side of the model's window in pixels (default: any height and width)",
+        "PIXELS",
+        least=1,
+        most=1 << 14,
     )
     images: tuple[Path, ...] = option(
         (),
-        "check on windows of these; without it, of the run's validation images",
+        "images on whose windows the export is checked against predict.py (default: the run's validation "
+        "images)",
         "FILE",
         several=True,
     )
-    overwrite: bool = option(False, "replace what was exported before")
+    overwrite: bool = option(
+        False, "replace a model that was exported before (default: an existing file is an error)"
+    )
 
     def __post_init__(self) -> None:
         if self.profile == "deepness" and self.format != "onnx":

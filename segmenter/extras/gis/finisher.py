@@ -24,8 +24,8 @@ class Styles(Finisher):
 
     styles: bool = option(
         True,
-        "without STEM.qml, by which QGIS shows classes by name and colour, and STEM.tif.aux.xml, the "
-        "attribute table",
+        "write no style files beside the maps; otherwise STEM.qml shows classes by name and colour in "
+        "QGIS, and STEM.tif.aux.xml holds the attribute table",
         group=GIS,
     )
 

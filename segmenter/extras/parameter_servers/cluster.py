@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from segmenter.devices.strategy import Kind
+from segmenter.devices.strategy import StepEngine
 from segmenter.extras.parameter_servers.control import Roles, Watch
 
 
-class ServerCluster(Kind):
-    """Workers and parameter servers of a chief.
+class ServerCluster(StepEngine):
+    """Workers and parameter servers of a chief, whose own devices only validate.
 
     Attributes:
         coordinator: coordinator of TensorFlow; schedules steps on workers, and repeats those of lost workers.
     """
 
-    elsewhere = True
+    may_profile = may_try_xla = may_calibrate = memory_known = False
 
     def __init__(self, coordinator: Any, watch: Watch, trainer: Callable[[], Any]) -> None:
         self.coordinator, self.watch, self._trainer = coordinator, watch, trainer

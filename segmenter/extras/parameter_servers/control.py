@@ -19,7 +19,7 @@ from typing import Any
 
 from segmenter.base.errors import ConfigError, DeviceError, failing, plain, shortened
 from segmenter.devices.machines.cluster import (
-    Line,
+    Connection,
     checked_addresses,
     listen,
     own_index,
@@ -175,7 +175,7 @@ class Watch:
         """
         self.roles, self._say = roles, say
         self._changed = threading.Condition()
-        self._here: dict[Member, Line] = {}
+        self._here: dict[Member, Connection] = {}
         self._been: set[Member] = set()
         self._refused = ""
         self._started = False
@@ -249,11 +249,11 @@ class Watch:
                         connection, _address = self._listener.accept()
                         connection.settimeout(_HELLO)
                         _keep_alive(connection)
-                        self._selector.register(connection, selectors.EVENT_READ, Line(connection))
+                        self._selector.register(connection, selectors.EVENT_READ, Connection(connection))
                 elif key.data is not None:
                     self._hear(key.data)
 
-    def _hear(self, line: Line) -> None:
+    def _hear(self, line: Connection) -> None:
         """Handle a connection: a hello, or its end. Members send nothing else."""
         member = next((m for m, own in self._here.items() if own is line), None)
         hello = line.receive()
@@ -263,7 +263,7 @@ class Watch:
             line.send({"refused": refused})
             self._drop(line, None)
 
-    def _drop(self, line: Line, member: Member | None) -> None:
+    def _drop(self, line: Connection, member: Member | None) -> None:
         self._selector.unregister(line.socket)
         line.close()
         if member is None:
@@ -274,7 +274,7 @@ class Watch:
         if self._started and member[0] == "worker":  # of a server, the training itself says it
             self._say(f"{self.roles.title(*member)} is lost; its step goes to another worker")
 
-    def _welcome(self, line: Line, hello: Mapping[str, Any]) -> str:
+    def _welcome(self, line: Connection, hello: Mapping[str, Any]) -> str:
         """Register a member from its hello; return the reason if it is refused, else empty text."""
         member = str(hello.get("role")), hello.get("index")
         if not isinstance(member[1], int) or member not in self.roles.members:
@@ -338,7 +338,7 @@ def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
         DeviceError: the chief refuses this process.
     """
     own = f"{roles.role} {roles.index}"
-    with Line(_reach(roles, own, say)) as line:
+    with Connection(_reach(roles, own, say)) as line:
         line.send({"role": roles.role, "index": roles.index, **_facts(roles)})
         while (message := line.receive()) is not None:
             if "refused" in message:

@@ -16,7 +16,7 @@ from segmenter.base.machine import usable_cores
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines.cluster import split
 from segmenter.devices.setup import load_tensorflow
-from segmenter.devices.strategy import Devices, Kind, make_devices
+from segmenter.devices.strategy import Devices, StepEngine, make_devices
 from segmenter.extras.parameter_servers.cluster import ServerCluster
 from segmenter.extras.parameter_servers.control import Roles, Watch, check_port, roles_of, stay, watching
 
@@ -140,7 +140,7 @@ def make_chief(
         DeviceError: as in `make_devices` and `connect`.
     """
     alone = config.model_copy(update={"strategy": "one_device"})
-    return make_devices(alone, logical_devices, kind=Kind if watch is None else lambda: connect(watch))
+    return make_devices(alone, logical_devices, kind=StepEngine if watch is None else lambda: connect(watch))
 
 
 def connect(watch: Watch) -> ServerCluster:

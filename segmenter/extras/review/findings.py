@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from segmenter.extras.review.held_out import LEVELS, Judged
-from segmenter.extras.review.places import Place
+from segmenter.extras.review.held_out import LEVELS, ScoredScene
+from segmenter.extras.review.places import ReviewPlace
 from segmenter.grid.geometry import Window
 
 _WRONG = 0.01
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Finding:
+class LabelFinding:
     """Cells to look at, which touch each other.
 
     Attributes:
@@ -40,7 +40,7 @@ class Finding:
         share: of the labelled pixels that are likely another class.
     """
 
-    of: Judged
+    of: ScoredScene
     cells: tuple[Window, ...]
     label: int
     likely: int
@@ -55,12 +55,12 @@ class Finding:
         return Window(row, col, height, max(each.col_stop for each in self.cells) - col)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ReviewPlace:
         """The cells on the ground."""
-        return Place(self.of.scene.title, self.of.info, self.window, self.cells)
+        return ReviewPlace(self.of.scene.title, self.of.info, self.window, self.cells)
 
 
-def wrong_KKL(all_judged: Sequence[Judged], classes: int) -> Floats:
+def wrong_KKL(all_judged: Sequence[ScoredScene], classes: int) -> Floats:
     """Return the probability that a pixel is wrong, by its label, likely class and level."""
     zero = np.zeros((classes, classes, LEVELS))
     right = sum((each.counts.usual_KKL for each in all_judged), zero)
@@ -70,7 +70,7 @@ def wrong_KKL(all_judged: Sequence[Judged], classes: int) -> Floats:
     return found
 
 
-def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Finding]:
+def findings(all_judged: Sequence[ScoredScene], classes: int, most: int) -> list[LabelFinding]:
     """Return the costliest findings of all scenes, at most `most`, in this order."""
     table = wrong_KKL(all_judged, classes)
     found = [finding for each in all_judged for finding in _of_scene(each, table, most)]
@@ -78,7 +78,7 @@ def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Find
     return found[:most]
 
 
-def _of_scene(each: Judged, table: Floats, most: int) -> Iterator[Finding]:
+def _of_scene(each: ScoredScene, table: Floats, most: int) -> Iterator[LabelFinding]:
     """Yield a scene's costliest findings."""
     counts, K = each.counts, len(table)
     wrong_P = counts.pixels_P * table[counts.label_P, counts.likely_P, counts.level_P]
@@ -100,7 +100,7 @@ def _of_scene(each: Judged, table: Floats, most: int) -> Iterator[Finding]:
             label, likely = divmod(int(pair_C[own[0]]), K)
             cells = tuple(each.cells.window(int(cell)) for cell in cells_C[own])
             share = float(other_G[group] / labelled_G[group])
-            yield Finding(each, cells, label, likely, float(cost_G[group]), share)
+            yield LabelFinding(each, cells, label, likely, float(cost_G[group]), share)
 
 
 def _largest(key_P: NDArray[np.int64], wrong_P: Floats, pairs: int) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ def _largest(key_P: NDArray[np.int64], wrong_P: Floats, pairs: int) -> NDArray[n
 
 
 def _joined(
-    each: Judged, cells_C: NDArray[np.int32], pair_C: NDArray[np.int64], wrong_C: Floats
+    each: ScoredScene, cells_C: NDArray[np.int32], pair_C: NDArray[np.int64], wrong_C: Floats
 ) -> NDArray[np.int64]:
     """Return the number of each cell's finding: neighbours of one pair have the same, by their sides."""
     joins_C = wrong_C >= _JOINED * each.counts.labelled_B[cells_C]

@@ -27,7 +27,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
+from segmenter.inference.predictor import Failed, Finished, MappedWindow, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.runs.ensemble import AnyRun, joined
 from segmenter.runs.run import Run, load_run
@@ -168,8 +168,8 @@ class Judge:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """A scene with the counts of its cells."""
+class ScoredScene:
+    """A labelled scene with the pixels of each of its cells, by class of the label and of the map."""
 
     judge: Judge
     scene: Scene
@@ -247,7 +247,7 @@ def judges_of(runs: Sequence[Run], load: Callable[[Run], Dataset]) -> list[Judge
     return judges
 
 
-def judged(judges: Sequence[Judge], side: int) -> Iterator[Judged]:
+def judged(judges: Sequence[Judge], side: int) -> Iterator[ScoredScene]:
     """Map all scenes of all judges, and yield each with the counts of its cells.
 
     Args:
@@ -264,7 +264,7 @@ def judged(judges: Sequence[Judge], side: int) -> Iterator[Judged]:
             for job in _mapped(jobs, tiling_of(judge.run, predict), predict, side):
                 bar.update()
                 if job.cells is not None and job.info is not None:
-                    yield Judged(judge, job.scene, job.info, job.cells, job.cells.counts())
+                    yield ScoredScene(judge, job.scene, job.info, job.cells, job.cells.counts())
 
 
 def tiling_of(run: AnyRun, predict: Predictor) -> Tiling:
@@ -284,7 +284,7 @@ def _mapped(
         if isinstance(event, Finished):
             job.finished()
             yield job
-        elif isinstance(event, Mapped):
+        elif isinstance(event, MappedWindow):
             assert job.info is not None, "a window comes from an open raster"
             assert event.prediction.probabilities is not None, "as wanted"
             job.cells = job.cells or Cells(job.info.size, side, len(job.judge.run.classes))

@@ -15,21 +15,21 @@ from segmenter.base.files import write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.evaluation.figures import coloured, stretched
-from segmenter.extras.review.findings import Finding
+from segmenter.extras.review.findings import LabelFinding
 from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.loading import load_predictor
-from segmenter.inference.predictor import Failed, Mapped, classify_all
+from segmenter.inference.predictor import Failed, MappedWindow, classify_all
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
+    ClassCell,
     Head,
-    Named,
+    PageSection,
     Paragraph,
     PictureRow,
-    Pictures,
-    Section,
+    PictureRows,
     Table,
     number,
     percent,
@@ -53,7 +53,7 @@ class _Shown(LabelledJob):
     ids: NDArray[np.uint8] | None = None
 
 
-def write_page(found: Sequence[Finding], run: Path, classes: ClassMap, path: Path) -> None:
+def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path: Path) -> None:
     """Write the page, completely or not at all.
 
     Args:
@@ -63,10 +63,10 @@ def write_page(found: Sequence[Finding], run: Path, classes: ClassMap, path: Pat
         SegmenterError: the file cannot be written, an image cannot be read, or a package of the extra
             `report` is not installed.
     """
-    legend = [Named(each.name, hex_colour(each.colour)) for each in classes.classes]
+    legend = [ClassCell(each.name, hex_colour(each.colour)) for each in classes.classes]
     blocks: list[Block] = [Paragraph("No label is contradicted more than usual.")]
     if found:
-        blocks = [Pictures(_rows(found[:_SHOWN], classes), legend)]
+        blocks = [PictureRows(_rows(found[:_SHOWN], classes), legend)]
     scenes = len({finding.of.scene.name for finding in found})
     facts = {
         "Findings": number(len(found)),
@@ -78,14 +78,16 @@ def write_page(found: Sequence[Finding], run: Path, classes: ClassMap, path: Pat
         "look at the image."
     )
     sections = [
-        Section("findings", "Which labels look wrong?", blocks),
-        Section("pairs", "Which classes are taken for each other?", [_pairs(found, classes)] * bool(found)),
+        PageSection("findings", "Which labels look wrong?", blocks),
+        PageSection(
+            "pairs", "Which classes are taken for each other?", [_pairs(found, classes)] * bool(found)
+        ),
     ]
     head = Head(f"Labels to review, by {run.name}", lead, facts, f"{invocation('review')} RUN")
     write_whole(path, html_page(head, sections).encode())
 
 
-def _pairs(found: Sequence[Finding], classes: ClassMap) -> Table:
+def _pairs(found: Sequence[LabelFinding], classes: ClassMap) -> Table:
     names, counts, wrong = classes.names, Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     for finding in found:
         counts[finding.label, finding.likely] += 1
@@ -97,7 +99,7 @@ def _pairs(found: Sequence[Finding], classes: ClassMap) -> Table:
     return Table("Findings by classes", ["Label", "Findings", "Expected wrong pixels"], rows)
 
 
-def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
+def _rows(found: Sequence[LabelFinding], classes: ClassMap) -> list[PictureRow]:
     """Return image, label and map of each finding, with a line around its cells."""
     maps = _maps(found)
     rows, thinned = [], {}
@@ -127,7 +129,7 @@ def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
     return rows
 
 
-def _maps(found: Sequence[Finding]) -> list[NDArray[np.uint8]]:
+def _maps(found: Sequence[LabelFinding]) -> list[NDArray[np.uint8]]:
     """Return the class ids of each finding's surroundings, by the run that did not learn from it."""
     by_judge: dict[Judge, list[_Shown]] = {}
     jobs = [_Shown(each.of.judge, each.of.scene, _surroundings(each)) for each in found]
@@ -138,7 +140,7 @@ def _maps(found: Sequence[Finding]) -> list[NDArray[np.uint8]]:
         for event in classify_all(own, tiling_of(judge.run, predict), predict):
             if isinstance(event, Failed):
                 raise event.error
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 part = event.job.part
                 assert part is not None
                 if event.job.ids is None:
@@ -148,7 +150,7 @@ def _maps(found: Sequence[Finding]) -> list[NDArray[np.uint8]]:
     return [each for each in maps if each is not None]
 
 
-def _surroundings(finding: Finding) -> Window:
+def _surroundings(finding: LabelFinding) -> Window:
     def shown(start: int, length: int) -> tuple[int, int]:
         wanted = min(length + 2 * _AROUND, _MOST)
         return start + (length - wanted) // 2, wanted
@@ -158,7 +160,7 @@ def _surroundings(finding: Finding) -> Window:
     return Window(row, col, height, width).intersection(Window.of(finding.of.info.size))
 
 
-def _frame(finding: Finding, around: Window) -> NDArray[np.bool_]:
+def _frame(finding: LabelFinding, around: Window) -> NDArray[np.bool_]:
     """Return (H, W, 1): the pixels of the surroundings that border on a finding's cells."""
     inside = np.zeros((around.height, around.width), np.uint8)
     for cell in finding.cells:

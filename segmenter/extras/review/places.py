@@ -34,7 +34,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ReviewPlace:
     """Pixels in an image.
 
     Attributes:
@@ -47,7 +47,7 @@ class Place:
     squares: tuple[Window, ...] = ()
 
 
-def write_table(places: Sequence[Place], columns: Columns, path: Path) -> None:
+def write_table(places: Sequence[ReviewPlace], columns: Columns, path: Path) -> None:
     """Write a CSV with a row a place: its number, scene and rectangle of pixels, and the columns.
 
     Raises:
@@ -71,7 +71,7 @@ def as_text(cell: str) -> str:
     return f"'{cell}" if cell.lstrip()[:1] in _BEGIN_FORMULAS or cell[:1] in "\t\r\n" else cell
 
 
-def write_polygons(places: Sequence[Place], columns: Columns, path: Path) -> None:
+def write_polygons(places: Sequence[ReviewPlace], columns: Columns, path: Path) -> None:
     """Write a GeoPackage with a layer of the file's name, a polygon a place.
 
     Raises:
@@ -126,7 +126,7 @@ def _texts(values: Sequence[str]) -> NDArray[Any]:
     return np.array([*values, None], object)[:-1]
 
 
-def _common_crs(places: Sequence[Place]) -> Any:
+def _common_crs(places: Sequence[ReviewPlace]) -> Any:
     """Return the CRS of all images that have one; EPSG:4326 if there are several; None if there is none."""
     systems = [place.info.crs for place in places if place.info.crs is not None]
     if all(same_ground(crs, systems[0]) for crs in systems):
@@ -134,7 +134,7 @@ def _common_crs(places: Sequence[Place]) -> Any:
     return crs_of(_DEGREES)
 
 
-def _corners(place: Place, own: Window, crs: Any) -> NDArray[np.float64]:
+def _corners(place: ReviewPlace, own: Window, crs: Any) -> NDArray[np.float64]:
     """Return the (4, 2) corners of a window of a place.
 
     Raises:

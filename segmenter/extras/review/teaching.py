@@ -25,10 +25,10 @@ from segmenter.base.bars import Bar
 from segmenter.base.files import shortest_ends
 from segmenter.base.terminal import warn
 from segmenter.extras.review.held_out import tiling_of
-from segmenter.extras.review.places import Place
+from segmenter.extras.review.places import ReviewPlace
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
-from segmenter.inference.events import Failed, Finished, Mapped
+from segmenter.inference.events import Failed, Finished, MappedWindow
 from segmenter.inference.fit import check_fit, other_scales
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
@@ -119,7 +119,7 @@ class Spot:
         likely: the classes that the models see there, the most frequent first.
     """
 
-    place: Place
+    place: ReviewPlace
     score: float
     doubt: float
     disagreement: float
@@ -157,7 +157,7 @@ class _ImageJob:
         size = self.info.size
         return -(-size.height // self.side), -(-size.width // self.side)
 
-    def add(self, event: Mapped[_ImageJob]) -> None:
+    def add(self, event: MappedWindow[_ImageJob]) -> None:
         """Add a window's pixels to the sums of the cells: pixels, doubt, disagreement, probabilities."""
         probabilities = event.prediction.probabilities
         assert probabilities is not None, "as wanted"
@@ -238,7 +238,7 @@ def spots(
         for event in classify_all(jobs, tiling_of(run, predict), predict):
             if isinstance(event, Failed):
                 raise event.error
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 event.job.add(event)
             elif isinstance(event, Finished):
                 bar.update()
@@ -264,7 +264,7 @@ def _of_image(job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart
         likely = [
             k for k in np.argsort(-np.array(shares), kind="stable")[:_NAMED].tolist() if shares[k] > _MUCH
         ]
-        place = Place(job.name, job.info, _window(cell, job.info.size, job.side))
+        place = ReviewPlace(job.name, job.info, _window(cell, job.info.size, job.side))
         yield Spot(place, float(teaching_B[cell]), doubt, disagreement, tuple(likely))
 
 

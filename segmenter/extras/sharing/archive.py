@@ -47,7 +47,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.card import FILE as CARD
 from segmenter.extras.sharing.card import card_text
-from segmenter.extras.sharing.known_facts import Known, read_known
+from segmenter.extras.sharing.known_facts import RunFactsForOthers, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item_text
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_arrays
@@ -55,7 +55,7 @@ from segmenter.runs.log import LOG
 from segmenter.runs.records import ACCURACY, CALIBRATION, PROGRESS, WINDOWS, load_origin, save_origin
 from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
-from segmenter.runs.resume import Facts
+from segmenter.runs.resume import CheckpointFacts
 from segmenter.runs.run import RECIPE_FILE, RUN_FILE, Run, load_run
 from segmenter.runs.scenes import FILE as SCENES
 from segmenter.runs.scenes import load_scenes, save_scenes
@@ -153,7 +153,7 @@ def _left_out(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[st
             yield name
 
 
-def _names(known: Known, with_checkpoints: bool) -> list[str]:
+def _names(known: RunFactsForOthers, with_checkpoints: bool) -> list[str]:
     """Return the files of a run to pack: weights, undamaged checkpoints, and further existing files."""
     run = known.run.path
     steps = list(checkpoints(run).values()) if with_checkpoints else []
@@ -243,7 +243,7 @@ def without_paths(recipe: Recipe) -> Recipe:
     return recipe_from(data, "recipe without paths")
 
 
-def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list[str]:
+def copy_without_paths(known: RunFactsForOthers, names: Iterable[str], folder: Path) -> list[str]:
     """Copy files of a run into an empty folder; return the names of the copies.
 
     Raises:
@@ -281,7 +281,7 @@ def _rewritten(path: Path, run: Run) -> dict[str, Any]:
     arrays = load_arrays(path)
     arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
     if META in arrays:
-        facts = Facts.model_validate_json(arrays[META].tobytes())
+        facts = CheckpointFacts.model_validate_json(arrays[META].tobytes())
         facts = facts.model_copy(update={"recipe": run.recipe.model_dump(mode="json")})
         arrays[META] = np.frombuffer(facts.model_dump_json().encode(), np.uint8)
     return arrays

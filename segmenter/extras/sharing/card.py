@@ -14,8 +14,8 @@ import yaml
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.recipe import LossConfig, SamplingConfig
 from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
-from segmenter.extras.sharing.known_facts import Known
-from segmenter.runs.records import AccuracyFile, Place
+from segmenter.extras.sharing.known_facts import RunFactsForOthers
+from segmenter.runs.records import AccuracyFile, GroundPlace
 
 FILE = "README.md"
 """Name under which hubs look for a card."""
@@ -62,7 +62,7 @@ Facts = Sequence[tuple[str, str | None]]
 """Label and value; None: not known."""
 
 
-def card_text(known: Known, licence: str | None = None) -> str:
+def card_text(known: RunFactsForOthers, licence: str | None = None) -> str:
     """Return the card.
 
     Args:
@@ -110,7 +110,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _header(known: Known, licence: str | None) -> str:
+def _header(known: RunFactsForOthers, licence: str | None) -> str:
     data: dict[str, object] = {} if licence is None else {"license": licence}
     data |= {
         "library_name": "coverage-segmenter",
@@ -122,7 +122,7 @@ def _header(known: Known, licence: str | None) -> str:
     return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---"
 
 
-def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
+def _hub_result(known: RunFactsForOthers, scores: Scores) -> dict[str, object]:
     title, protocol = known.run.recipe.dataset.title, scores.protocol
     metrics = {key: round(getattr(scores, key), 4) for key in _HUB_METRICS}
     name = f"{title}, {protocol.split} split, {protocol.labels} labels"
@@ -140,7 +140,7 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------- facts
 
 
-def _input(known: Known) -> Facts:
+def _input(known: RunFactsForOthers) -> Facts:
     run, origin, metres = known.run, known.origin, known.run.metres_per_pixel
     order = "" if run.bands else " (all but an alpha band, in the order of the file)"
     low, high = (origin and origin.metres_per_pixel) or (1.0, 1.0)
@@ -155,7 +155,7 @@ def _input(known: Known) -> Facts:
     ]
 
 
-def _model(known: Known) -> Facts:
+def _model(known: RunFactsForOthers) -> Facts:
     network, metres = known.run.network, known.run.metres_per_pixel
     reach = f"every pixel of a window ({network.unlimited})"
     if network.radius is not None:
@@ -171,7 +171,7 @@ def _model(known: Known) -> Facts:
     ]
 
 
-def _data(known: Known) -> Facts:
+def _data(known: RunFactsForOthers) -> Facts:
     run, origin = known.run, known.origin
     facts: list[tuple[str, str | None]] = [("Data", f"{run.recipe.dataset.title}, {run.labels} labels")]
     if origin is None:
@@ -186,7 +186,7 @@ def _data(known: Known) -> Facts:
     return [*facts, ("Fingerprint of the training data", digest)]
 
 
-def _place(place: Place | None, total: int) -> str:
+def _place(place: GroundPlace | None, total: int) -> str:
     if place is None:
         return "not known: the training scenes have no georeference, or it was left out"
     lon, lat = zip(*(point for ring in place.rings for point in ring), strict=True)
@@ -194,7 +194,7 @@ def _place(place: Place | None, total: int) -> str:
     return f"{where}, of {place.scenes} of {total} training scenes"
 
 
-def _training(known: Known) -> Facts:
+def _training(known: RunFactsForOthers) -> Facts:
     recipe, training, facts = known.run.recipe, known.run.recipe.training, known.facts
     steps = "not known" if known.steps is None else f"{known.steps:,}"
     on = {} if facts is None else facts.computed_on
@@ -234,7 +234,7 @@ def _sampling(rules: SamplingConfig) -> str:
 # ------------------------------------------------------------------------------------------ tables
 
 
-def _classes(known: Known) -> list[str]:
+def _classes(known: RunFactsForOthers) -> list[str]:
     scores, trained = known.scores, known.trained_pixels or {}
     total = sum(trained.values())
     truth = dict(zip(scores.protocol.classes, scores.truth_pixels.tolist(), strict=True)) if scores else {}
@@ -253,7 +253,7 @@ def _classes(known: Known) -> list[str]:
     return [*_table(head, rows), *note]
 
 
-def _scores(known: Known) -> list[str]:
+def _scores(known: RunFactsForOthers) -> list[str]:
     scores = known.scores
     if scores is None:
         return [f"None: {plain_markdown(known.no_scores)}."]
@@ -296,7 +296,7 @@ def _accuracy(found: AccuracyFile) -> list[str]:
 # ------------------------------------------------------------------------------------------ limits
 
 
-def _limits(known: Known) -> dict[str, object]:
+def _limits(known: RunFactsForOthers) -> dict[str, object]:
     """Return what the texts of `_LIMITS` name; those whose value is empty do not hold."""
     run, origin, scores = known.run, known.origin, known.scores
     metres, augmentation, config = run.metres_per_pixel, run.recipe.augmentation, run.recipe.dataset

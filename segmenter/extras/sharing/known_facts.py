@@ -25,13 +25,13 @@ from segmenter.evaluation.scores import Scores
 from segmenter.model.pretrained.encoder_weights import PACKAGE_LICENCE, package_of
 from segmenter.runs.checkpoints import BEST, META, Arrays, fingerprint, learned_weights
 from segmenter.runs.records import AccuracyFile, Origin, load_accuracy, load_origin
-from segmenter.runs.resume import Facts
+from segmenter.runs.resume import CheckpointFacts
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES
 
 
 @dataclass(frozen=True)
-class Known:
+class RunFactsForOthers:
     """Facts of a run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Known:
     fingerprint: str
     parameters: int
     steps: int | None
-    facts: Facts | None
+    facts: CheckpointFacts | None
     origin: Origin | None
     scores: Scores | None
     no_scores: str
@@ -108,7 +108,7 @@ class Known:
         return f"the encoder with ImageNet weights of the package {package}, {PACKAGE_LICENCE}{unless}"
 
 
-def read_known(path: Path) -> Known:
+def read_known(path: Path) -> RunFactsForOthers:
     """Read the facts of the run in a directory; does not import TensorFlow.
 
     Raises:
@@ -124,7 +124,7 @@ def read_known(path: Path) -> Known:
     scores, why, per_scale = _scores(path, weights, steps)
     with weights.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return Known(
+    return RunFactsForOthers(
         run=run,
         weights=weights,
         sha256=sha256,
@@ -152,9 +152,9 @@ def _steps(arrays: Arrays) -> int | None:
     return int(position.ravel()[0]) if position.size else None
 
 
-def _facts(arrays: Arrays) -> Facts | None:
+def _facts(arrays: Arrays) -> CheckpointFacts | None:
     with suppress(KeyError, ValidationError):
-        return Facts.model_validate_json(arrays[META].tobytes())
+        return CheckpointFacts.model_validate_json(arrays[META].tobytes())
     return None
 
 

@@ -17,7 +17,7 @@ from segmenter.base.addresses import is_address
 from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.scores import FIGURES, percent
 from segmenter.extras.sharing.card import FILE as CARD
-from segmenter.extras.sharing.known_facts import Known
+from segmenter.extras.sharing.known_facts import RunFactsForOthers
 
 FILE = "stac.json"
 Times = tuple[str, str]
@@ -35,7 +35,11 @@ _ASSETS = {
 
 
 def item_text(
-    known: Known, licence: str | None = None, base: str = "./", times: Times | None = None, card: bool = True
+    known: RunFactsForOthers,
+    licence: str | None = None,
+    base: str = "./",
+    times: Times | None = None,
+    card: bool = True,
 ) -> str:
     """Return the item as JSON.
 
@@ -94,17 +98,17 @@ def _recorded(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not _UNKNOWN}
 
 
-def _plain_name(known: Known) -> str:
+def _plain_name(known: RunFactsForOthers) -> str:
     """Return the run's name in the characters that MLM allows."""
     name = re.sub(r"[^a-zA-Z0-9_.\-]+", "-", known.name).strip("-._")
     return name if re.fullmatch(r"[a-zA-Z].+", name) else f"model-{name}".rstrip("-")
 
 
-def _bands(known: Known) -> list[dict[str, str]]:
+def _bands(known: RunFactsForOthers) -> list[dict[str, str]]:
     return [{"name": name, "data_type": known.run.dtype} for name in known.band_names]
 
 
-def _properties(known: Known, licence: str | None, times: Times | None) -> dict[str, Any]:
+def _properties(known: RunFactsForOthers, licence: str | None, times: Times | None) -> dict[str, Any]:
     recipe, facts, metres = known.run.recipe, known.facts, known.run.metres_per_pixel
     changed = datetime.fromtimestamp(int(known.weights.stat().st_mtime), UTC)
     begun = (known.origin and known.origin.begun) or changed.strftime(_FORM)
@@ -138,7 +142,7 @@ def _properties(known: Known, licence: str | None, times: Times | None) -> dict[
     return _recorded(properties)
 
 
-def _description(known: Known, unknown_time: bool) -> str:
+def _description(known: RunFactsForOthers, unknown_time: bool) -> str:
     scores, begun = known.scores, known.origin and known.origin.begun
     text = f"Land-cover segmentation by coverage-segmenter. Classes: {', '.join(known.run.classes.names)}. "
     if scores is not None:
@@ -152,7 +156,7 @@ def _description(known: Known, unknown_time: bool) -> str:
     return text
 
 
-def _input(known: Known) -> dict[str, Any]:
+def _input(known: RunFactsForOthers) -> dict[str, Any]:
     run, found = known.run, known.run.normalisation
     pairs = zip(found.mean, found.std, strict=True)
     return {
@@ -170,7 +174,7 @@ def _array(depth: int, axis: str) -> dict[str, Any]:
     return {"shape": [-1, -1, -1, depth], "dim_order": order, "data_type": "float32"}
 
 
-def _output(known: Known) -> dict[str, Any]:
+def _output(known: RunFactsForOthers) -> dict[str, Any]:
     """Return the description of the logits; names of classes are unique and of letters of the extension."""
     classes = known.run.classes
     plain = [re.sub(r"[^0-9A-Za-z_-]+", "-", name).strip("-") for name in classes.names]
@@ -194,7 +198,7 @@ def _output(known: Known) -> dict[str, Any]:
     }
 
 
-def _assets(known: Known, base: str, card: bool) -> dict[str, Any]:
+def _assets(known: RunFactsForOthers, base: str, card: bool) -> dict[str, Any]:
     weights = {
         "href": base + quote(known.weights.relative_to(known.run.path).as_posix()),
         "title": "Weights, optimiser and position, as arrays",

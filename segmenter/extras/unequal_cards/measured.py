@@ -113,7 +113,7 @@ def share_out(
     if known is not None and known.devices == devices.models:
         say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
         return _with(devices, known.tiles)
-    probe = Probe(recipe, *form, classes)
+    probe = TimingProbe(recipe, *form, classes)
     tiles, seconds = measured(probe, devices.names, training.global_batch, training.accumulate)
     say(_chosen(devices, tiles, seconds))
     return _with(devices, tiles)
@@ -125,7 +125,7 @@ def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:
 
 
 def measured(
-    probe: Probe, names: Sequence[str], global_batch: int, unit: int
+    probe: TimingProbe, names: Sequence[str], global_batch: int, unit: int
 ) -> tuple[tuple[int, ...], list[float]]:
     """Measure the time of a tile on each device; return the tiles of a step for each, and these seconds.
 
@@ -150,7 +150,7 @@ def measured(
 
 
 @dataclass
-class Probe:
+class TimingProbe:
     """Timed steps of a recipe's training on one device at a time, with synthetic tiles.
 
     Attributes:

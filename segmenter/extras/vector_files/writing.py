@@ -28,7 +28,7 @@ FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource"
 
 
 @dataclass(frozen=True)
-class Batch:
+class PolygonBatch:
     """Polygons and their attributes, in the order of `FIELDS`; an unknown column is None."""
 
     wkb_P: NDArray[Any]
@@ -59,7 +59,7 @@ def check_name(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
+def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[PolygonBatch], None]]:
     """Yield a function that writes a batch; rename the file at the end, or remove it after an error.
 
     Args:
@@ -96,10 +96,10 @@ def file_aside(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch], None]]:
+def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[PolygonBatch], None]]:
     began = False
 
-    def batch(found: Batch) -> None:
+    def batch(found: PolygonBatch) -> None:
         nonlocal began
         columns = {name: _filled(found, name) for name in FIELDS}
         if crs is None:  # which is how the map is
@@ -123,10 +123,10 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
 
     yield batch
     if not began:
-        batch(Batch(np.zeros(0, object), dict.fromkeys(FIELDS)))
+        batch(PolygonBatch(np.zeros(0, object), dict.fromkeys(FIELDS)))
 
 
-def _filled(batch: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _filled(batch: PolygonBatch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Return a column, and a mask of missing values."""
     values = batch.columns[name]
     if values is not None:
@@ -138,7 +138,7 @@ def _filled(batch: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | 
 
 
 @contextlib.contextmanager
-def _geoparquet(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch], None]]:
+def _geoparquet(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[PolygonBatch], None]]:
     described = {"encoding": "WKB", "geometry_types": ["Polygon"], "crs": _projjson(crs)}
     columns = {"geometry": described}
     geo = {"version": _GEOPARQUET, "primary_column": "geometry", "columns": columns}
@@ -147,7 +147,7 @@ def _geoparquet(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
     )
     with pq.ParquetWriter(aside, schema, compression=_CODEC) as writer:
 
-        def batch(found: Batch) -> None:
+        def batch(found: PolygonBatch) -> None:
             count = len(found.wkb_P)
             arrays = [
                 pa.nulls(count, kind) if (values := found.columns[name]) is None else pa.array(values, kind)

@@ -37,7 +37,8 @@ class PolygonFile(Finisher):
 
     vectors: Path | None = option(
         None,
-        "also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
+        "write the maps' polygons to one file, .gpkg or .parquet (GeoParquet), which is never uploaded "
+        "(default: none)",
         metavar="FILE",
         group=OUTPUTS,
     )
@@ -152,7 +153,7 @@ class PolygonFile(Finisher):
 
 
 @dataclass(frozen=True)
-class OldPolygons(Finisher):
+class NoteStalePolygons(Finisher):
     """Finisher of calls without polygons: names the files of earlier calls, which may be kept on purpose."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:

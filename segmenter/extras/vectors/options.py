@@ -15,18 +15,24 @@ class PolygonOptions:
 
     min_area: float = option(
         0.0,
-        "smaller areas go to the neighbour with the longest shared border (pixels without georeference)",
+        "merge polygons smaller than this area, in square metres (in pixels without georeference), into "
+        "the neighbour with the longest shared border (default: 0, none)",
         "M2",
         group=OUTPUTS,
         least=0,
     )
     simplify: float = option(
         0.0,
-        "straighten borders, shared ones together: no gaps, no overlaps (pixels without georeference)",
+        "straighten borders by up to this distance, in metres (in pixels without georeference); shared "
+        "borders move together, without gaps or overlaps (default: 0, not at all)",
         metavar="METRES",
         group=OUTPUTS,
         least=0,
     )
     only: tuple[str, ...] = option(
-        (), "polygons of this class alone; may be given again", "CLASS", group=OUTPUTS, again=True
+        (),
+        "write polygons of this class only, by its name; may be repeated for several (default: all classes)",
+        "CLASS",
+        group=OUTPUTS,
+        again=True,
     )

@@ -29,7 +29,7 @@ from scipy.sparse.csgraph import connected_components
 from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import shortest_ends
-from segmenter.extras.vector_files.writing import Batch, polygon_file
+from segmenter.extras.vector_files.writing import PolygonBatch, polygon_file
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.written_map import WrittenMap, check_placed
 from segmenter.grid.components import STRIP_PIXELS, Strip, components, touching
@@ -423,7 +423,7 @@ def check_together(infos: Sequence[RasterInfo]) -> None:
 
 
 def _one(
-    path: Path, name: str, options: PolygonOptions, write: Callable[[Batch], None], progress: bool
+    path: Path, name: str, options: PolygonOptions, write: Callable[[PolygonBatch], None], progress: bool
 ) -> int:
     with WrittenMap(path) as one:
         passes = 2 if options.min_area else 1
@@ -476,7 +476,9 @@ def _chosen(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Pol
     return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
 
-def _write(waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Callable[[Batch], None]) -> int:
+def _write(
+    waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Callable[[PolygonBatch], None]
+) -> int:
     polygons = Polygons.together(waiting)
     if not len(polygons):
         return 0
@@ -492,7 +494,7 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Calla
         "confidence": mean,
         "map": np.full(len(polygons), name, object),
     }
-    write(Batch(shapely.to_wkb(shapes), columns))
+    write(PolygonBatch(shapely.to_wkb(shapes), columns))
     return len(polygons)
 
 

@@ -38,7 +38,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One line of the journal, plain JSON.
 
     Attributes:
@@ -57,7 +57,7 @@ class Entry:
     options: Facts
     outputs: dict[str, Facts]
 
-    def difference(self, other: Entry) -> str | None:
+    def difference(self, other: JournalEntry) -> str | None:
         """Return text on how a new entry differs; None if its outputs would be the same.
 
         Outputs that the new entry does not request are ignored.
@@ -70,7 +70,7 @@ class Entry:
         changed = [_change(name, old, new) for name, old, new in pairs if old != new]
         return f"other options: {', '.join(changed)}" if changed else None
 
-    def extends(self, before: Entry) -> bool:
+    def extends(self, before: JournalEntry) -> bool:
         """Return whether an earlier entry's additional outputs would be unchanged under this entry."""
         if (self.input, self.run) != (before.input, before.run):
             return False
@@ -144,11 +144,11 @@ class Journal:
             if "settings" in record:
                 self._settings[str(record["for"])] = dict(record["settings"])
             else:
-                self._lines[Entry(**record).name] = line
+                self._lines[JournalEntry(**record).name] = line
         except (ValueError, TypeError, KeyError):  # another version's
             self.damaged += 1
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> JournalEntry | None:
         """Return the latest entry of that name; None if no entry has it."""
         line = self._lines.get(name)
         if line is None:
@@ -156,9 +156,9 @@ class Journal:
         record = unsealed(line)
         assert record is not None, "it was whole when it was read"
         del record["format"]
-        return Entry(**record)
+        return JournalEntry(**record)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Add an entry (SegmenterError: the journal cannot be written)."""
         self.flush()
         self._lines[entry.name] = self._write(asdict(entry))
@@ -242,7 +242,7 @@ def file_facts(path: Path) -> Facts:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": checksum}
 
 
-def damage(folder: Path, entry: Entry) -> str | None:
+def damage(folder: Path, entry: JournalEntry) -> str | None:
     """Return text on damaged outputs of an entry; None if all are unchanged."""
     for name, facts in entry.outputs.items():
         try:

@@ -23,7 +23,7 @@ from segmenter.base.files import FileLock, no_locks
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.folder.journal import Entry, Facts, damage, file_facts, input_facts
+from segmenter.mapping.folder.journal import Facts, JournalEntry, damage, file_facts, input_facts
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
@@ -135,8 +135,8 @@ class FolderState:
         self._run = {"name": call.run.recipe.name, "model": call.model}
         self._locks_missing_said = False
         self.removed: list[Path] = []
-        self._entries: dict[int, Entry] = {}
-        self._seen: dict[str, Entry | None] = {}
+        self._entries: dict[int, JournalEntry] = {}
+        self._seen: dict[str, JournalEntry | None] = {}
         self._held: dict[int, _Held] = {}
         self._leftovers = leftovers(folder)
         self._hidden = {path.name for path in folder.glob(".*")}
@@ -176,7 +176,7 @@ class FolderState:
                 return path
         return None
 
-    def _offer(self, job: MapJob, entry: Entry) -> None:
+    def _offer(self, job: MapJob, entry: JournalEntry) -> None:
         """Restore a finished job's missing files, and add them to the store if it lacks them."""
         if self._store is not None and self._store.keep:
             self._store.fetch(job.files)
@@ -185,7 +185,7 @@ class FolderState:
         if self._store is not None:
             self._store.add((*job.files, *job.unchecked), entry)
 
-    def _reason(self, job: MapJob, entry: Entry, before: Entry | None) -> str | None:
+    def _reason(self, job: MapJob, entry: JournalEntry, before: JournalEntry | None) -> str | None:
         if before is None:
             return ""
         if self._redo:
@@ -283,7 +283,7 @@ class FolderState:
         if self._store is not None:
             self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
-    def _with_rest(self, entry: Entry, before: Entry) -> Entry:
+    def _with_rest(self, entry: JournalEntry, before: JournalEntry) -> JournalEntry:
         """Return an entry with still valid outputs of an earlier call; remove invalid ones.
 
         Only files that match the journal are removed: others have been changed by someone.
@@ -330,12 +330,12 @@ class FolderState:
             _let_go(held, keep=True)
         self._held.clear()
 
-    def _entry(self, job: MapJob) -> Entry:
+    def _entry(self, job: MapJob) -> JournalEntry:
         """Return the job's journal entry without outputs, with the input's state at the first call."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
             source = str(job.info.path.resolve())
-            entry = Entry(job.name, source, facts, self._run, dict(self._options(job)), {})
+            entry = JournalEntry(job.name, source, facts, self._run, dict(self._options(job)), {})
             self._entries[id(job)] = entry
         return self._entries[id(job)]
 

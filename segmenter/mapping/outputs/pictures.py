@@ -27,7 +27,9 @@ _SIDE = 1024
 class Quicklook(Finisher):
     """Finisher that writes `STEM.quicklook.png` with each map."""
 
-    quicklook: bool = option(False, "also STEM.quicklook.png: the map, small, in its colours", group=OUTPUTS)
+    quicklook: bool = option(
+        False, "write STEM.quicklook.png too, a small picture of the map in its colours", group=OUTPUTS
+    )
 
     def checked(self, call: Call, name: str) -> dict[str, Path]:
         """Return the picture's path."""
@@ -45,7 +47,9 @@ class Quicklook(Finisher):
 class Pictures(Finisher):
     """Finisher that draws `STEM.view.png` beside each map, at the end."""
 
-    pictures: bool = option(False, "also STEM.view.png: image, label and map side by side", group=OUTPUTS)
+    pictures: bool = option(
+        False, "write STEM.view.png too, a picture of image, label and map side by side", group=OUTPUTS
+    )
     reads_maps = True
 
     def afterwards(self, job: MapJob) -> tuple[Path, ...]:
@@ -74,7 +78,7 @@ class Pictures(Finisher):
 
 
 @dataclass(frozen=True)
-class OldPictures(Finisher):
+class RemoveStalePictures(Finisher):
     """Finisher of calls without pictures: removes those that earlier calls drew of maps that are replaced."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:

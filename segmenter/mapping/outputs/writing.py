@@ -16,7 +16,7 @@ from segmenter.base.errors import ChangedInputError, ClusterError, DeviceError, 
 from segmenter.base.files import may_be_full
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
-from segmenter.inference.events import Event, Failed, Mapped
+from segmenter.inference.events import Event, Failed, MappedWindow
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import Regridder
@@ -199,7 +199,7 @@ class _Maps:
                 self._fail(job, event.error)
                 return
             output = self._output(job)
-            if isinstance(event, Mapped):
+            if isinstance(event, MappedWindow):
                 self._bar.update(output.add(event.window, event.prediction))
                 return
         except SegmenterError as error:

@@ -16,7 +16,7 @@ from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, failing
 from segmenter.base.files import composed, matches, real, walk_once
 from segmenter.grid.scenes import Layout
-from segmenter.raster.remote.buckets import Place, listing
+from segmenter.raster.remote.buckets import BucketPrefix, listing
 from segmenter.raster.remote.settings import RemotePath, note_state
 
 _MOST_LOOKED_AT = 10_000
@@ -140,7 +140,7 @@ def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
 def _remote(text: str) -> list[RemotePath]:
     """Return the rasters at an address, which may be a folder or pattern."""
     address = RemotePath.of(text)
-    place = Place.of(address.address)
+    place = BucketPrefix.of(address.address)
     if place is None or not (text.endswith("/") or glob.has_magic(text)):
         return [address]
     parts = [] if text.endswith("/") else place.prefix.split("/")

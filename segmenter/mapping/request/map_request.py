@@ -100,47 +100,68 @@ class Computing:
 
     mode: Mode | None = _computing(
         None,
-        "exact: as if the model had seen the whole raster at once (default where it is possible and keeps "
-        "half of what it computes); smooth: overlapping windows, blended",
+        "way to compute the map; exact: as if the model had seen the whole raster at once (default where "
+        "the model allows it and at least half of the computed pixels are kept); smooth: overlapping "
+        "windows, blended",
     )
-    overlap: float = _computing(50, "of windows, in smooth mode (default 50)", "PERCENT")
-    blend_weights: BlendWeights = _computing("hann", "in smooth mode")
+    overlap: float = _computing(
+        50,
+        "overlap of neighbouring windows in percent of their side, in smooth mode (default: 50)",
+        "PERCENT",
+    )
+    blend_weights: BlendWeights = _computing(
+        "hann", "weights by which overlapping windows are blended, in smooth mode (default: hann)"
+    )
     tta: str = _computing(
         "none",
-        "test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales (scales: "
-        "0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
+        "test-time augmentation: average over mirror images (flips: 4, all: 8) and scales (scales: 0.75, 1 "
+        "and 1.25, or numbers), as flips,scales or 0.5,1; takes as much time as that many predictions "
+        "(default: none)",
         "WHAT",
         read=_tta,
     )
     precision: Precision | None = _computing(
         None,
-        "of the model; run: as in training and validation (default on a GPU; on a CPU float32, which is "
-        "faster there)",
+        "number format of the model's computation; run: that of training and validation (default on a GPU; "
+        "on a CPU float32, which is faster there)",
     )
     gsd: float | Literal["auto"] | None = _computing(
         None,
-        "ground sampling distance at which the model sees the inputs, as 0.5, or auto: that of its "
-        "training; they are resampled while they are read, and the map comes back on their own pixels",
+        "ground sampling distance, in metres a pixel, at which the model sees the inputs, as 0.5, or auto: "
+        "that of its training; inputs are resampled while they are read, and maps keep the pixels of the "
+        "inputs (default: no resampling)",
         "METRES",
         read=_gsd,
         least=1e-9,
     )
     calibration: bool = _computing(
         True,
-        "probabilities as the model gives them, without the run's calibration.json",
+        "write probabilities as the model gives them, without the run's calibration.json (default: "
+        "calibrated, if the run has one)",
     )
     raster_gsd: float | None = _computing(
-        None, "that of inputs that do not say it, with --gsd", "METRES", least=1e-9
+        None,
+        "ground sampling distance, in metres a pixel, of inputs without georeference; with --gsd",
+        "METRES",
+        least=1e-9,
     )
     memory: int | None = _computing(
         None,
-        "what the program may take, as 8GB (half of the machine's): decides how large windows are",
+        "most memory that the program may use, as 8GB; decides how large windows are (default: half of the "
+        "machine's)",
         "SIZE",
         read=_memory,
         least=1,
     )
-    window_size: int | None = _computing(None, "side of the model's window, not chosen", "PX", least=1)
-    batch: int | None = _computing(None, "windows computed at once, not chosen", "N", least=1)
+    window_size: int | None = _computing(
+        None,
+        "side of the model's window in pixels (default: the largest that --memory allows)",
+        "PX",
+        least=1,
+    )
+    batch: int | None = _computing(
+        None, "number of windows computed at once (default: as many as --memory allows)", "N", least=1
+    )
 
 
 @dataclass(frozen=True)
@@ -160,65 +181,114 @@ class MapRequest(FurtherScores, Computing):
     output: Path
     inputs: tuple[str, ...] = ()
     split: str | None = option(
-        None, "test, validation or train: the recipe's scenes instead of INPUT, scored", "NAME"
+        None,
+        "map and score the scenes of one part of the recipe's split, in place of INPUT: test, validation "
+        "or train",
+        "NAME",
     )
-    recipe: Path | None = option(None, "whose scenes --split takes (default: the run's)", "FILE")
+    recipe: Path | None = option(
+        None, "recipe whose scenes --split takes (default: the run's own recipe)", "FILE"
+    )
     bbox: tuple[float, float, float, float] | None = option(
         None,
-        "map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
+        "map only this box, in coordinates of the input's CRS; inputs outside it are left out (default: "
+        "the whole input)",
         ("LEFT", "BOTTOM", "RIGHT", "TOP"),
     )
     part: tuple[int, int, int, int] | None = option(
-        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH")
+        None,
+        "map only this rectangle of pixels, counted from 0 (default: the whole input)",
+        ("ROW", "COL", "HEIGHT", "WIDTH"),
     )
     bands: tuple[int, ...] | None = option(
-        None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
+        None,
+        "numbers of the input's bands to use, in the model's order, counted from 1 (default: those of the "
+        "training)",
+        "1,2,3",
+        read=_bands,
+        spelt=_between_commas,
     )
-    redo: bool = option(False, "make anew whatever exists")
-    fail_fast: bool = option(False, "stop at the first input that fails")
-    confidence: bool = _output_file(False, "also STEM.confidence.tif: the largest probability × 255")
+    redo: bool = option(False, "make all maps anew, also finished ones (default: finished maps are kept)")
+    fail_fast: bool = option(False, "stop at the first input that fails (default: go on with the others)")
+    confidence: bool = _output_file(
+        False, "write STEM.confidence.tif too, the largest probability × 255 at each pixel"
+    )
     probabilities: Probabilities | None = _output_file(
-        None, "also STEM.probabilities.tif: a band for each class; uint8 is × 255"
+        None,
+        "write STEM.probabilities.tif too, with the probability of each class in a band; uint8: × 255; "
+        "float16: as it is",
     )
-    cog: bool = _output_file(False, "cloud-optimised GeoTIFFs, with overviews")
-    format: Format = _output_file("auto", "of the maps")
+    cog: bool = _output_file(False, "write maps as cloud-optimised GeoTIFFs, with overviews")
+    format: Format = _output_file(
+        "auto",
+        "file format of the maps; auto: PNG with class codes for images without georeference in a NAIC2020 "
+        "run, else GeoTIFF (default: auto)",
+    )
     codes: str | None = _in_gis(
         None,
-        "what maps hold for the classes in place of ids: 10,20,30 in their order, or building=10,road=20, "
-        "or recipe (those of its classes); 16 bits where one is above 255",
+        "values that maps hold for the classes, in place of their ids: 10,20,30 in the order of the "
+        "classes, building=10,road=20 by name, or recipe for the recipe's own codes; maps have 16 bits "
+        "where a code is above 255",
         "CODES",
         spelt=_between_commas,
     )
     nodata: int | None = _in_gis(
         None,
-        "GeoTIFF value without data (default 255; with 16-bit codes 65535; another where it is a code)",
+        "value of map pixels without data, in GeoTIFFs (default: 255, with 16-bit codes 65535; if that is "
+        "a class's code, 0 or the largest free value)",
         "N",
     )
     max_pixels: int | None = _opening(
         None,
-        "refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
+        "largest number of pixels of an input; larger ones are refused (default: 2**30, or 10,000 for each "
+        "byte of the file if that is more)",
         "N",
         least=1,
     )
     drivers: tuple[str, ...] = _opening(
-        (), "further GDAL drivers that may open inputs; a VRT can read any other file", "NAME,…", read=_names
+        (),
+        "further GDAL drivers that may open inputs, as JP2OpenJPEG,VRT; a VRT can read any other file "
+        "(default: GeoTIFF, PNG, JPEG)",
+        "NAME,…",
+        read=_names,
     )
     insist: bool = _opening(
-        False, "map also inputs whose type, order of bands or range of values is not that of training"
+        False,
+        "map also inputs whose data type, order of bands or range of values differs from the training's, "
+        "with a warning (default: they are refused)",
     )
     remote: bool = _opening(
         False,
-        "inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "
-        "GeoTIFFs; their maps are made in each call",
+        "allow inputs that are URLs of GeoTIFFs (https://, s3://, gs://, az://) or GDAL's own paths "
+        "(/vsizip/…); their maps are made anew in each call",
     )
-    mosaic: bool = _computing(False, "inputs that adjoin are one raster: windows see over their edges")
+    mosaic: bool = _computing(
+        False,
+        "treat adjoining inputs as one raster, so that windows see across their borders (default: each "
+        "input by itself)",
+    )
     labels: str | None = _scoring(
-        None, "score the maps with these labels, as truth/{stem}.png", "PATTERN", path=True, read=local_text
+        None,
+        "pattern of the label files to score the maps with, as truth/{stem}.png (default: no scores)",
+        "PATTERN",
+        path=True,
+        read=local_text,
     )
-    label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
-    protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
+    label_kind: LabelKind | None = _scoring(
+        None,
+        "kind of the labels given by --labels: full, or eroded where borders are ignored (default: the "
+        "kind that the run trained on)",
+    )
+    protocol: str | None = _scoring(
+        None,
+        "published protocol to score by: potsdam-6 or potsdam-5 (default: the run's own classes)",
+        "NAME",
+    )
     split_name: str | None = _scoring(
-        None, "what --labels are of, for the record: test, … (default unstated)", "NAME"
+        None,
+        "name of the split that --labels belong to, recorded with the scores, such as test (default: not "
+        "stated)",
+        "NAME",
     )
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class PartMeans(_Parts):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Average in the precision of the weights."""
+        """Return the mean of each part of the features, computed in the data type of the weights."""
         exact = tf.cast(inputs, self.variable_dtype)  # a sum of many 16-bit values loses its last ones
         rows, columns = (self._means(tf.shape(inputs)[axis]) for axis in (1, 2))
         means = tf.einsum("ph,bhwc,qw->bpqc", rows, exact, columns)

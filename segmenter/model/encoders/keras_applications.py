@@ -34,7 +34,7 @@ _OMITTED = ("Dropout", "StochasticDepth")
 
 
 @dataclass(frozen=True)
-class Source:
+class KerasNetwork:
     """A network of `keras.applications`.
 
     Attributes:
@@ -79,7 +79,9 @@ class _Made(NamedTuple):
 class _Rebuilding:
     """Rebuilding of a network, each layer once, in the order of data flow."""
 
-    def __init__(self, source: Source, bands: int, layers: Layers, config: EncoderDecoderConfig) -> None:
+    def __init__(
+        self, source: KerasNetwork, bands: int, layers: Layers, config: EncoderDecoderConfig
+    ) -> None:
         self._layers, self._config = layers, config
         self._network = source.network(bands)
         self._users = Counter(id(tensor) for tensor in self._network.outputs)
@@ -180,26 +182,26 @@ def _tensor(network: keras.Model, name: str) -> Any:
 _RAW = {"include_preprocessing": False}
 
 
-def _efficient(make: Callable[..., keras.Model], *ends: str) -> Source:
+def _efficient(make: Callable[..., keras.Model], *ends: str) -> KerasNetwork:
     """Return the source with features at the ends of blocks 1, 2, 3, 5 and 6, without the top convolution."""
     first = "block1a_project_activation" if ends[0] == "1a" else f"block{ends[0]}_add"
-    return Source(make, (first, *(f"block{end}_add" for end in ends[1:])), _RAW)
+    return KerasNetwork(make, (first, *(f"block{end}_add" for end in ends[1:])), _RAW)
 
 
 SOURCES = {
-    "keras_resnet50": Source(
+    "keras_resnet50": KerasNetwork(
         keras.applications.ResNet50,
         ("conv1_relu", "conv2_block3_out", "conv3_block4_out", "conv4_block6_out", "conv5_block3_out"),
     ),
-    "mobilenet_v2": Source(
+    "mobilenet_v2": KerasNetwork(
         keras.applications.MobileNetV2,
         # Without the last 1×1 convolution to 1280 channels, which serves the classifier.
         ("expanded_conv_project_BN", "block_2_add", "block_5_add", "block_12_add", "block_16_project_BN"),
     ),
-    "densenet121": Source(
+    "densenet121": KerasNetwork(
         keras.applications.DenseNet121, ("conv1_relu", "pool2_relu", "pool3_relu", "pool4_relu", "relu")
     ),
-    "convnext_tiny": Source(
+    "convnext_tiny": KerasNetwork(
         keras.applications.ConvNeXtTiny,
         (None, *(f"before convnext_tiny_downsampling_block_{i}" for i in range(3)), "end"),
         _RAW,

@@ -16,7 +16,7 @@ from segmenter.base.errors import WeightsError
 from segmenter.base.files import read_regular
 from segmenter.base.invocation import invocation
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.architectures import FAMILIES, Unit, units
+from segmenter.model.architectures import FAMILIES, ConvUnit, units
 from segmenter.model.pretrained.torch_files import INSTALL, read_safetensors, read_torch
 from segmenter.model.pretrained.value_range import channels_for, check_photographs, describe, fitted
 
@@ -174,7 +174,7 @@ def _refuse_unknown(left: list[str], encoder: str, file: str) -> None:
         )
 
 
-def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str:
+def _prefix(chain: list[ConvUnit], tensors: Tensors, encoder: str, file: str) -> str:
     key = f"{chain[1].torch_conv}.weight"
     ends = [name.removesuffix(key) for name in tensors if name.endswith(key)]
     prefixes = [prefix for prefix in ends if prefix == "" or prefix.endswith(".")]
@@ -196,7 +196,7 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
     )
 
 
-def _wanted(chain: list[Unit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
+def _wanted(chain: list[ConvUnit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
     """Yield path in our model, name in the file, axis order that converts theirs to ours, our shape."""
     for unit in chain:
         axes = (2, 3, 0, 1) if unit.depthwise else (2, 3, 1, 0)

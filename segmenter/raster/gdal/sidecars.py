@@ -140,8 +140,8 @@ def _check_aux(path: Path, beside: str) -> None:
         if file.read(15) == b"EHFA_HEADER_TAG":
             raise RasterError(
                 path,
-                f"{os.path.basename(beside)} beside it is of ERDAS IMAGINE, may name further files and is "
-                "not opened",
+                f"{os.path.basename(beside)} beside it is an ERDAS IMAGINE file, which may point to other "
+                "files; it is not opened",
                 remedy="remove it (gdaladdo makes overviews, gdal_edit.py sets a CRS)",
             )
 

@@ -32,7 +32,7 @@ _REASONS = {
 }
 
 
-class Place(NamedTuple):
+class BucketPrefix(NamedTuple):
     """A bucket and a key prefix in it, without a slash at its end."""
 
     scheme: str
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     prefix: str
 
     @classmethod
-    def of(cls, address: str) -> Place | None:
+    def of(cls, address: str) -> BucketPrefix | None:
         """Return the bucket and prefix of a GDAL address; None if its bucket cannot be listed."""
         for scheme in ("s3", "gs"):
             if address.startswith(f"/vsi{scheme}/"):
@@ -65,7 +65,7 @@ class Listed(NamedTuple):
     tag: str | None = None
 
 
-def listing(place: Place) -> Iterator[Listed]:
+def listing(place: BucketPrefix) -> Iterator[Listed]:
     """Yield all objects below a place in the order of their keys; one request per thousand."""
     start = place.key("")
     with naming_store(str(place), "cannot list it"):

@@ -216,7 +216,7 @@ def forget(address: str) -> None:
 
 
 def known_tag(address: str) -> str | None:
-    """Return the tag of the bytes that this process reads at an address; None if not requested yet."""
+    """Return the ETag that binds reads of this address in this process; None before the first read."""
     return _tags.get(_served(address) or address)
 
 

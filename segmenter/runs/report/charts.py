@@ -19,8 +19,8 @@ from segmenter.pages.parts import (
     ROW,
     Block,
     Chart,
+    ClassCell,
     Data,
-    Named,
     Paragraph,
     Table,
     axis,
@@ -38,7 +38,7 @@ from segmenter.pages.parts import (
     short,
     square,
 )
-from segmenter.runs.report.run_record import Line, Story, Validation, finite
+from segmenter.runs.report.run_record import LogLine, Story, Validation, finite
 
 MOST_POINTS = 600
 """Points of a curve at most: of a longer one neighbours are averaged."""
@@ -110,7 +110,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 # ------------------------------------------------------------------------------------------ loss
 
 
-def losses(lines: Sequence[Line]) -> Points:
+def losses(lines: Sequence[LogLine]) -> Points:
     return [(each.step, each.loss) for each in lines]
 
 
@@ -325,14 +325,14 @@ def _class_table(story: Story, scores: Scores, own: Sequence[tuple[float | None,
     colours = {c.name: "#{:02x}{:02x}{:02x}".format(*c.colour) for c in story.run.classes.classes}
     total = max(1, scores.pixels)
     columns = (scores.iou, scores.f1, scores.precision, scores.recall)
-    rows: list[list[str | Named]] = []
+    rows: list[list[str | ClassCell]] = []
     for c, name in enumerate(scores.protocol.classes):
         cells = [table_percent(float(column[c])) for column in columns]
         share = percent(float(scores.truth_pixels[c]) / total)
         highest = own[c][0]
         top = "–" if highest is None else f"{100 * highest:.2f}"
         rows.append(
-            [Named(name, colours.get(name, "")), *cells, share, number(int(scores.truth_pixels[c])), top]
+            [ClassCell(name, colours.get(name, "")), *cells, share, number(int(scores.truth_pixels[c])), top]
         )
     header = ["Class", "IoU", "F1", "Precision", "Recall", "Share of truth", "Pixels", "Highest IoU ever"]
     return Table("Scores of each class at the best validation, in percent", header, rows)

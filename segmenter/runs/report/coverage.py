@@ -26,13 +26,13 @@ from segmenter.pages.parts import (
     percent_axis,
     plain,
 )
-from segmenter.runs.log import LogPoint, RunFacts
+from segmenter.runs.log import LoggedCoverage, LogPoint
 
 _MOST_COLUMNS = 160  # of the chart of a run's history
 _HELD = [[0.0, "#7f1d1d"], [0.5, "#e8862e"], [0.999999, "#fde9c9"], [1.0, PLAN]]
 
 
-def run_text(run: RunFacts) -> list[Block]:
+def run_text(run: LoggedCoverage) -> list[Block]:
     """Return sentences on the steps of a run and on the tiles drawn for them."""
     blocks, short = list[Block](), run.short_steps
     if short:
@@ -47,7 +47,7 @@ def run_text(run: RunFacts) -> list[Block]:
     return [*blocks, Paragraph(text)]
 
 
-def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
+def run_held(name: Sequence[str], ids: Sequence[int], run: LoggedCoverage) -> Chart:
     """Draw the share of the run's steps that held each class, beside the promises.
 
     Args:
@@ -80,7 +80,7 @@ def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
     return Chart("run-held", _held_title(name, run), note, {"": figure}, numbers)
 
 
-def _held_title(name: Sequence[str], run: RunFacts) -> str:
+def _held_title(name: Sequence[str], run: LoggedCoverage) -> str:
     missed = [c for c in run.promised if run.held_share[c] < 1]
     if not run.promised:
         return "The run promised no class"
@@ -91,7 +91,7 @@ def _held_title(name: Sequence[str], run: RunFacts) -> str:
     return f"{many} missed some steps; {plain(name[worst])} was in {percent(run.held_share[worst])}"
 
 
-def run_history(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart | None:
+def run_history(name: Sequence[str], ids: Sequence[int], run: LoggedCoverage) -> Chart | None:
     """Draw class coverage over the course of a run; None for fewer than two log lines."""
     blocks = _blocks(run.history)
     if len(blocks) < 2:
@@ -130,7 +130,7 @@ def _history_hovers(name: str, ends: Sequence[int], shares: Sequence[float]) -> 
     return [lines(name, f"up to step {end:,}: in {percent(share)} of the steps") for end, share in pairs]
 
 
-def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Table:
+def _history_table(name: Sequence[str], ids: Sequence[int], run: LoggedCoverage) -> Table:
     """Return the lowest and the mean coverage of each class over the log's lines."""
     rows = []
     for c in ids:

@@ -17,7 +17,7 @@ from segmenter.evaluation.scores import MODEL, Scores, percent
 from segmenter.evaluation.tallies import FURTHER
 from segmenter.pages.parts import Block, Paragraph, Table, number, plain
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.log import RunFacts, RunLog, run_coverage
+from segmenter.runs.log import LoggedCoverage, RunLog, run_coverage
 from segmenter.runs.records import (
     AccuracyFile,
     CalibrationFile,
@@ -27,7 +27,7 @@ from segmenter.runs.records import (
     load_progress,
     load_windows,
 )
-from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
+from segmenter.runs.resume import Checkpoint, CheckpointFacts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import RunScenes, load_scenes
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
@@ -83,7 +83,7 @@ def _table(scores: Scores) -> Table:
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """One line of the log; missing or non-finite values are None.
 
     Attributes:
@@ -148,12 +148,12 @@ class Story:
 
     run: Run
     record: Checkpoint | None
-    facts: Facts | None
-    lines: Sequence[Line]
+    facts: CheckpointFacts | None
+    lines: Sequence[LogLine]
     validations: Sequence[Validation]
     best: Scored | None
     last: Scored | None
-    coverage: RunFacts | None
+    coverage: LoggedCoverage | None
     windows: ShownWindows | None
     missing: Sequence[str]
     calibration: CalibrationFile | None = None
@@ -171,7 +171,7 @@ class Story:
     @property
     def speeds(self) -> list[EpochSpeed]:
         """Speed of each timed epoch, in order."""
-        by_epoch: dict[int, list[Line]] = {}
+        by_epoch: dict[int, list[LogLine]] = {}
         for line in self.lines:
             by_epoch.setdefault(line.epoch, []).append(line)
         speeds, batch = [], self.run.recipe.training.global_batch
@@ -254,15 +254,15 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
     )
 
 
-def _facts_of_best(path: Path) -> Facts | None:
+def _facts_of_best(path: Path) -> CheckpointFacts | None:
     with suppress(CheckpointError):  # not there, or of a version that did not write them
         return record_of(path / BEST).facts
     return None
 
 
-def _line(record: dict[str, Any]) -> Line:
+def _line(record: dict[str, Any]) -> LogLine:
     steps = record.get("steps")
-    return Line(
+    return LogLine(
         step=record["step"],
         epoch=_whole(record.get("epoch")),
         steps=steps if isinstance(steps, int) and 0 <= steps < 1 << 40 else None,

@@ -18,14 +18,14 @@ from segmenter.pages.parts import (
     PLAN,
     Block,
     Chart,
+    ClassCell,
     Data,
     Head,
-    Named,
+    PageSection,
     Paragraph,
     Picture,
     PictureRow,
-    Pictures,
-    Section,
+    PictureRows,
     Table,
     layout,
     lines,
@@ -167,24 +167,24 @@ def html_report(story: Story) -> str:
     return html_page(head, report_sections(story))
 
 
-def report_sections(story: Story) -> list[Section]:
+def report_sections(story: Story) -> list[PageSection]:
     """Return all sections of the page."""
     sections = [
         _curves(story),
         _classes(story),
-        Section("windows", "Where is it right, and where wrong?", picture_blocks(story)),
+        PageSection("windows", "Where is it right, and where wrong?", picture_blocks(story)),
         _coverage(story),
     ]
     if story.calibration is not None:
         title = "How far can its confidence be trusted?"
-        sections.insert(2, Section("calibration", title, calibration_blocks(story.calibration)))
+        sections.insert(2, PageSection("calibration", title, calibration_blocks(story.calibration)))
     if known := map_blocks(story.maps, story.accuracy):
-        sections.append(Section("maps", "How accurate are its maps?", known))
+        sections.append(PageSection("maps", "How accurate are its maps?", known))
     if story.scenes is not None and story.scenes.told:
-        sections.append(Section("scenes", "Which scenes did it learn from?", scene_blocks(story.scenes)))
+        sections.append(PageSection("scenes", "Which scenes did it learn from?", scene_blocks(story.scenes)))
     if story.missing:
         notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
-        sections.append(Section("missing", "What is missing here", notes))
+        sections.append(PageSection("missing", "What is missing here", notes))
     return sections
 
 
@@ -244,10 +244,10 @@ def _facts(story: Story) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- sections
 
 
-def _curves(story: Story) -> Section:
+def _curves(story: Story) -> PageSection:
     title = "How did it learn?"
     if not story.lines and not story.validations:
-        return Section("curves", title, [Paragraph("The log is empty: no step was logged.")])
+        return PageSection("curves", title, [Paragraph("The log is empty: no step was logged.")])
     scores = scores_chart(story)
     blocks = side_by_side(loss_chart(story) if story.lines else None, scores)
     if scores is None:
@@ -256,19 +256,19 @@ def _curves(story: Story) -> Section:
         Paragraph(f"Made longer after step {e.step:,}: training.epochs {e.before} → {e.epochs}.", "notice")
         for e in story.run.extensions
     ]
-    return Section(
+    return PageSection(
         "curves", title, [*extended, *blocks, *side_by_side(rate_chart(story)), *progress_blocks(story)]
     )
 
 
-def _classes(story: Story) -> Section:
+def _classes(story: Story) -> PageSection:
     title = "Which classes are right, and what are they taken for?"
     if story.best is None:
-        return Section(
+        return PageSection(
             "classes", title, [Paragraph("There are no scores of the classes: no best validation.")]
         )
     scores = story.best.scores
-    return Section(
+    return PageSection(
         "classes",
         title,
         [
@@ -279,10 +279,12 @@ def _classes(story: Story) -> Section:
     )
 
 
-def _coverage(story: Story) -> Section:
+def _coverage(story: Story) -> PageSection:
     title, run = "Which classes did the steps hold?", story.coverage
     if run is None:
-        return Section("coverage", title, [Paragraph("The log does not say which classes the steps held.")])
+        return PageSection(
+            "coverage", title, [Paragraph("The log does not say which classes the steps held.")]
+        )
     names = story.run.classes.names
     ids = sorted(range(len(names)), key=lambda c: run.held_share[c])[:_MOST_CLASSES]
     blocks = run_text(run)
@@ -292,7 +294,7 @@ def _coverage(story: Story) -> Section:
     if len(ids) < len(names):
         text = f"Of {len(names)} classes, the charts show the {len(ids)} that the fewest steps held."
         blocks.append(Paragraph(text))
-    return Section(
+    return PageSection(
         "coverage", title, [*blocks, *side_by_side(run_held(names, ids, run), run_history(names, ids, run))]
     )
 
@@ -310,7 +312,7 @@ def progress_blocks(story: Story) -> list[Block]:
         _framed(seen, "label", seen.label),
         *(_framed(seen, _stage(each), each.map) for each in stages),
     ]
-    return [Pictures([PictureRow("One window while it trained", note, pictures)], _legend(story))]
+    return [PictureRows([PictureRow("One window while it trained", note, pictures)], _legend(story))]
 
 
 def _stage(one: ProgressMap) -> str:
@@ -323,11 +325,11 @@ def picture_blocks(story: Story) -> list[Block]:
     if windows is None or not windows.shown:
         why = "no validation was done" if story.best is None else "this run has no pictures of its windows"
         return [Paragraph(f"There is no window to show: {why}.")]
-    return [Paragraph(_text(windows)), Pictures([_row(one) for one in windows.shown], _legend(story))]
+    return [Paragraph(_text(windows)), PictureRows([_row(one) for one in windows.shown], _legend(story))]
 
 
-def _legend(story: Story) -> list[Named]:
-    return [Named(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
+def _legend(story: Story) -> list[ClassCell]:
+    return [ClassCell(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
 
 
 def _text(windows: ShownWindows) -> str:

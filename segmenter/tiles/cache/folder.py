@@ -161,7 +161,7 @@ _MOST_PACKS = 128
 
 
 @dataclass(frozen=True)
-class Job:
+class PackJob:
     """A scene's image or class map to pack.
 
     Attributes:
@@ -177,7 +177,7 @@ class Job:
     nodata: tuple[float | None, ...] = ()
 
     @classmethod
-    def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> Job:
+    def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> PackJob:
         """Make the job of an image; `info` is its header."""
         bands = dataset.bands or [b for b in range(1, info.count + 1) if b not in info.alpha]
         wide = len(bands) * np.dtype(info.dtype).itemsize
@@ -185,12 +185,12 @@ class Job:
         return cls(scene, "image", key, info.size, info.size.pixels * wide, void_values(info, bands))
 
     @classmethod
-    def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> Job:
+    def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> PackJob:
         """Make the job of a label; `size` is that of the scene."""
         return cls(scene, "label", key_of(dataset, scene, "label") or "", size, size.pixels)
 
 
-def bytes_read(jobs: Sequence[Job]) -> int:
+def bytes_read(jobs: Sequence[PackJob]) -> int:
     """Return the bytes of the files that are packed."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     return sum(path.stat().st_size for path in paths if path is not None)
@@ -234,11 +234,11 @@ def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
 def pack(
     dataset: Dataset,
     folder: CacheFolder,
-    jobs: Sequence[Job],
+    jobs: Sequence[PackJob],
     *,
     description: str = "decoding scenes once",
     progress: bool = True,
-    told: Callable[[Job, int], None] = lambda job, pixels: None,
+    told: Callable[[PackJob, int], None] = lambda job, pixels: None,
     usable: Callable[[CachedArray], bool] = lambda array: True,
     workers: int | None = None,
 ) -> None:
@@ -277,7 +277,7 @@ class _Writers:
         dataset: Dataset,
         folder: CacheFolder,
         full: int,
-        told: Callable[[Job, int], None],
+        told: Callable[[PackJob, int], None],
         usable: Callable[[CachedArray], bool],
     ) -> None:
         """Store the settings; a pack is finished once it has `full` bytes."""
@@ -304,7 +304,7 @@ class _Writers:
         """Abandon scenes being packed: after an error or Ctrl-C, nobody waits for large ones."""
         self._stopped = True
 
-    def add(self, job: Job) -> None:
+    def add(self, job: PackJob) -> None:
         """Pack one scene, unless another training was faster."""
         if self._is_there(job):
             return
@@ -322,7 +322,7 @@ class _Writers:
             raise
         self._give(job.kind, writer)
 
-    def _is_there(self, job: Job) -> bool:
+    def _is_there(self, job: PackJob) -> bool:
         with self._lock:
             now = file_state(self._folder.path)
             if now != self._seen:
@@ -342,7 +342,7 @@ class _Writers:
         with self._lock:
             self._waiting[kind].append(writer)
 
-    def _rows(self, job: Job) -> Iterator[Rows]:
+    def _rows(self, job: PackJob) -> Iterator[Rows]:
         for pixels, valid in rows_of(self._dataset, job.scene, job.kind):
             if self._stopped:
                 raise DatasetError(self._folder.path, "interrupted")  # nobody hears of it

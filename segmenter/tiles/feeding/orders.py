@@ -188,7 +188,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkerAnswer:
     """A worker's answer to an order.
 
     Attributes:

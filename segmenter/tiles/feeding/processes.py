@@ -26,7 +26,7 @@ from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
 from segmenter.raster import quiet_gdal
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
-from segmenter.tiles.feeding.orders import Answer, BatchShape, FeedClosedError, Order, Slots
+from segmenter.tiles.feeding.orders import BatchShape, FeedClosedError, Order, Slots, WorkerAnswer
 from segmenter.tiles.feeding.sizes import ahead_of, describe, workers_for
 from segmenter.tiles.transforms import libraries
 
@@ -94,7 +94,7 @@ class WorkerPool:
         self._slots = Slots(slots, shape)
         self._free = list(range(slots))
         self._slot_of: dict[int, int] = {}
-        self._made: dict[int, Answer] = {}
+        self._made: dict[int, WorkerAnswer] = {}
         self._dropped: set[int] = set()
         self._drawn = DrawCounts()
         self._closed = False
@@ -222,14 +222,14 @@ class WorkerPool:
 
     def _hear(self, worker: _Worker) -> None:
         try:
-            answer: Answer = worker.line.recv()
+            answer: WorkerAnswer = worker.line.recv()
         except (EOFError, OSError):
             raise self._lost(worker) from None
         order = worker.orders.pop(answer.ticket)[1]
         if answer.drawn is not None:
             self._drawn.add(answer.drawn)
         error = answer.error and self._told(answer, worker, order)
-        self._made[answer.ticket] = Answer(answer.ticket, answer.drawn, error)
+        self._made[answer.ticket] = WorkerAnswer(answer.ticket, answer.drawn, error)
         if answer.ticket in self._dropped:
             self._dropped.discard(answer.ticket)
             self._forget(answer.ticket)
@@ -238,7 +238,7 @@ class WorkerPool:
         del self._made[ticket]
         self._free.append(self._slot_of.pop(ticket))
 
-    def _told(self, answer: Answer, worker: _Worker, order: Order) -> BaseException:
+    def _told(self, answer: WorkerAnswer, worker: _Worker, order: Order) -> BaseException:
         """Return a worker's error: a user's error unchanged, a defect of the program with its traceback."""
         if isinstance(answer.error, SegmenterError):
             return answer.error
@@ -363,17 +363,17 @@ def _serve(connection: Connection) -> None:
             connection.send(_answer(loader, order, slots, slot))
 
 
-def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answer:
+def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> WorkerAnswer:
     before = loader.drawn
     try:
         loader.load(order.plan(), order.epoch, order.step, into=slots.batch(slot))
     except SegmenterError as error:
-        return Answer(order.ticket, error=_sendable(error))
+        return WorkerAnswer(order.ticket, error=_sendable(error))
     except Exception as error:
         if _is_of_memory(error):
-            return Answer(order.ticket, error=MemoryError())
-        return Answer(order.ticket, error=_sendable(error), traceback=traceback.format_exc())
-    return Answer(order.ticket, drawn=loader.drawn.since(before))
+            return WorkerAnswer(order.ticket, error=MemoryError())
+        return WorkerAnswer(order.ticket, error=_sendable(error), traceback=traceback.format_exc())
+    return WorkerAnswer(order.ticket, drawn=loader.drawn.since(before))
 
 
 def _is_of_memory(error: Exception) -> bool:

@@ -91,7 +91,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Source:
+class StartingRun:
     """Another run to start from, with its weights in memory.
 
     Attributes:
@@ -103,7 +103,7 @@ class Source:
     partial: bool = False
 
 
-def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
+def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> StartingRun:
     """Return the run of `--init-from`, if its weights fit the recipe's model; without TensorFlow.
 
     Args:
@@ -114,7 +114,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
             model's parameters would be taken from it.
     """
     run = load_run(path)
-    source = Source(run, learned_weights(run.weights()), partial)
+    source = StartingRun(run, learned_weights(run.weights()), partial)
     if isinstance(recipe.model, UNetConfig):
         shapes = weight_shapes(recipe.model, bands_seen(dataset), len(dataset.classes))
         check_fit(source, shapes, recipe, dataset.classes.names)
@@ -128,7 +128,7 @@ def _network(model: ModelConfig) -> str:
     return model.encoder if isinstance(model, EncoderDecoderConfig) else model.kind
 
 
-def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
+def check_fit(source: StartingRun, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
     """Refuse a source that provides less than half of the new model, unless `partial`.
 
     Args:
@@ -144,7 +144,7 @@ def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, class
     raise _little_fits(source, recipe, f"{count:,} of its {total:,} parameters" if kept else "none")
 
 
-def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
+def _little_fits(source: StartingRun, recipe: Recipe, found: str) -> CheckpointError:
     return CheckpointError(
         f"--init-from {source.run.path}",
         expected="weights for at least half of the model",
@@ -153,7 +153,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
     )
 
 
-def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
+def fitting(source: StartingRun, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
     """Return the paths of weights that `runs.checkpoints.transfer_weights` would keep."""
     head = "logits/" if source.run.classes.names != classes else None
     return [

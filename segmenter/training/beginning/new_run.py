@@ -28,7 +28,7 @@ from segmenter.runs.checkpoints import transfer_weights
 from segmenter.runs.run import Run
 from segmenter.tiles.statistics import BandStatistics, band_names
 from segmenter.training.beginning.fine_tuning import (
-    Source,
+    StartingRun,
     check_fit,
     describe_kept,
     fitting,
@@ -38,7 +38,7 @@ from segmenter.training.beginning.fine_tuning import (
 )
 from segmenter.training.checks import check_memory
 from segmenter.training.learner import Learner
-from segmenter.training.prepare import Tiles
+from segmenter.training.prepare import TrainingTiles
 
 _SAME, _NOTABLE = 0.005, 0.1
 """Shares of a deviation, or of a ratio of two: no difference; enough to harm a frozen layer."""
@@ -47,7 +47,7 @@ _SAME, _NOTABLE = 0.005, 0.1
 def normalisation_of(
     recipe: Recipe,
     statistics: BandStatistics,
-    source: Source | None = None,
+    source: StartingRun | None = None,
     *,
     shapes: Mapping[str, Shape],
     classes: list[str],
@@ -167,7 +167,12 @@ def _frozen_otherwise(chosen: Normalisation, run: Run, dtype: str) -> list[str]:
 
 
 def new_run(
-    recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
+    recipe: Recipe,
+    dataset: Dataset,
+    tiles: TrainingTiles,
+    path: Path,
+    source: StartingRun | None,
+    devices: Devices,
 ) -> Run:
     """Return the run of a new training, not saved yet; print its model's size and normalisation.
 
@@ -196,7 +201,8 @@ def new_run(
     say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
         say(_memory_of_each(devices, recipe.training, memory))
-    if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
+    parameters = model.count_params()
+    if devices.kind.memory_known and (line := check_memory(recipe, devices, memory, parameters)):
         warn(line)
     return Run(
         path=path,
@@ -227,7 +233,7 @@ def _memory_of_each(devices: Devices, training: TrainingConfig, of_a_tile: int) 
 
 
 def load_first_weights(
-    learner: Learner, run: Run, source: Source | None, pretrained: EncoderWeights | None
+    learner: Learner, run: Run, source: StartingRun | None, pretrained: EncoderWeights | None
 ) -> None:
     """Load the initial weights of a new training; print their source, and which random ones are frozen."""
     kept: list[str] = []
@@ -243,7 +249,7 @@ def load_first_weights(
         say(each)
 
 
-def _fine_tuned(learner: Learner, run: Run, source: Source) -> tuple[list[str], str]:
+def _fine_tuned(learner: Learner, run: Run, source: StartingRun) -> tuple[list[str], str]:
     """Set matching weights of another run; return their paths, and a line on them."""
     same = source.run.classes.names == run.classes.names
     kept, _ = transfer_weights(learner.model, source.weights, same_classes=same)

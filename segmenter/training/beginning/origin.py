@@ -17,13 +17,13 @@ from segmenter.config.sampling import SamplingConfig
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
-from segmenter.runs.records import MOST_OUTLINES, Origin, Place, load_origin, save_origin
+from segmenter.runs.records import MOST_OUTLINES, GroundPlace, Origin, load_origin, save_origin
 from segmenter.runs.run import Run
 from segmenter.runs.scenes import Digests, KnownScene, RunScenes, load_scenes, save_scenes
 from segmenter.tiles.gsd import some_of
 from segmenter.tiles.index import TileIndex, cache_folder
 from segmenter.tiles.scene_files import scene_digests
-from segmenter.training.beginning.fine_tuning import Source
+from segmenter.training.beginning.fine_tuning import StartingRun
 
 _DIGITS = 6
 """Decimal places of degrees: 0.1 m."""
@@ -33,7 +33,7 @@ def record_origin(
     run: Run,
     dataset: Dataset,
     index: TileIndex,
-    source: Source | None,
+    source: StartingRun | None,
     computed_on: Mapping[str, str],
     *,
     resumed: bool,
@@ -148,13 +148,13 @@ def _header(scene: Scene, dataset: Dataset) -> tuple[NDArray[np.float64] | None,
     return None, dataset.scale_of(scene, None)
 
 
-def place_of(outlines: Sequence[NDArray[np.float64]]) -> Place | None:
+def place_of(outlines: Sequence[NDArray[np.float64]]) -> GroundPlace | None:
     """Return the location of scenes with (4, 2) corners in degrees; None without scenes."""
     if not outlines:
         return None
     exact = len(outlines) <= MOST_OUTLINES
     rings = outlines if exact else [_around(np.concatenate(list(outlines)))]
-    return Place(rings=tuple(map(_closed, rings)), scenes=len(outlines), exact=exact)
+    return GroundPlace(rings=tuple(map(_closed, rings)), scenes=len(outlines), exact=exact)
 
 
 def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:

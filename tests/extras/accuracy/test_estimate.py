@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from datasets.commands.accuracy import main
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.accuracy.estimators import (
+    Estimate,
     Estimates,
-    Figure,
-    Sample,
+    PointSample,
     effective_points,
     estimates,
     remarks,
@@ -42,10 +42,10 @@ STEHMAN = (
 
 def sample(
     stratum: Any, mapped: Any, reference: Any, areas: Sequence[float], *, classes: int = 4, **more: Any
-) -> Sample:
+) -> PointSample:
     arrays = [np.asarray(each, np.intp) for each in (stratum, mapped, reference)]
     size = more.pop("size", np.ones(len(arrays[0])))
-    return Sample(
+    return PointSample(
         classes=tuple("abcdefgh"[:classes]),
         strata=tuple(map(str, range(len(areas)))),
         area_H=np.asarray(areas, np.float64),
@@ -58,17 +58,17 @@ def sample(
     )
 
 
-def of_matrix(counts: NDArray[Any], areas: Sequence[float]) -> Sample:
+def of_matrix(counts: NDArray[Any], areas: Sequence[float]) -> PointSample:
     """A sample whose strata are the map's classes."""
     mapped, reference = (np.repeat(index.ravel(), counts.ravel()) for index in np.indices(counts.shape))
     return sample(mapped, mapped, reference, areas, classes=len(counts))
 
 
-def halves(figures: Sequence[Figure], digits: int) -> list[float]:
+def halves(figures: Sequence[Estimate], digits: int) -> list[float]:
     return [round(each.half, digits) for each in figures]
 
 
-def values(figures: Sequence[Figure], digits: int) -> list[float]:
+def values(figures: Sequence[Estimate], digits: int) -> list[float]:
     return [round(each.value, digits) for each in figures]
 
 
@@ -306,11 +306,11 @@ def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> N
 
 
 def test_numbers_have_the_digits_of_their_intervals() -> None:
-    assert with_interval(Figure(12.4321, 1.1 / 1.96), " km²") == "12.4 ± 1.1 km²"
-    assert with_interval(Figure(235_086.3, 34_907)) == "235,086 ± 68,418"
-    assert with_interval(Figure(0.5, 0.099999 / 1.96)) == "0.50 ± 0.10"
-    assert with_interval(Figure(float("nan"), 1.0)) == "–"
-    assert [with_interval(Figure(x, 0.0)) for x in (3.0, 2.4e7)] == ["3.00 ± 0", "24,000,000 ± 0"]
+    assert with_interval(Estimate(12.4321, 1.1 / 1.96), " km²") == "12.4 ± 1.1 km²"
+    assert with_interval(Estimate(235_086.3, 34_907)) == "235,086 ± 68,418"
+    assert with_interval(Estimate(0.5, 0.099999 / 1.96)) == "0.50 ± 0.10"
+    assert with_interval(Estimate(float("nan"), 1.0)) == "–"
+    assert [with_interval(Estimate(x, 0.0)) for x in (3.0, 2.4e7)] == ["3.00 ± 0", "24,000,000 ± 0"]
     assert [unit_for("m2", total).name for total in (9e3, 2e4, 2e7)] == ["m2", "ha", "km2"]
     assert unit_for("ha", 5.0).factor == 1
     assert unit_for("", 5.0).sign == ""

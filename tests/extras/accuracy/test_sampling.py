@@ -28,9 +28,9 @@ import pyogrio
 from datasets.commands.accuracy import main
 from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.covers import Reservoirs
-from segmenter.extras.accuracy.estimators import Sample, estimates
-from segmenter.extras.accuracy.sampling import Plan
-from segmenter.extras.accuracy.tally import Sizes, Tally
+from segmenter.extras.accuracy.estimators import PointSample, estimates
+from segmenter.extras.accuracy.sampling import SamplePlan
+from segmenter.extras.accuracy.tally import PixelSizes, StratumTally
 from segmenter.raster.pixel_areas import PixelAreas
 
 NAMES = ("water", "Wald ¼", "road")
@@ -121,7 +121,7 @@ def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypat
     area = np.array([[1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 9.0, 60.0]])
     stratum = np.zeros(area.shape, np.int64)
     sizes = PixelAreas(np.zeros(1), np.arange(9.0), area, plane=True)
-    tally = Tally(Sizes([sizes]), np.zeros(1, np.int64), np.zeros(1))
+    tally = StratumTally(PixelSizes([sizes]), np.zeros(1, np.int64), np.zeros(1))
     tally.add(stratum, stratum, area)
     points = np.array([4])
     chance = tally.chances(points).of(stratum, area)
@@ -149,7 +149,7 @@ def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_s
     wrong = [rng.random(ids.shape) < share for ids, share in zip(mapped, (0.05, 0.2), strict=True)]
     areas = [PixelAreas(np.zeros(1), np.zeros(1), np.full((1, 1), size), plane=True) for size in (1.0, large)]
     truth = 1 - (wrong[0].sum() + large * wrong[1].sum()) / 20_000
-    tally = Tally(Sizes(areas), np.zeros(2, np.int64), np.zeros(2))
+    tally = StratumTally(PixelSizes(areas), np.zeros(2, np.int64), np.zeros(2))
     for ids, area in zip(mapped, areas, strict=True):
         tally.add(ids, ids, area.area_RC)
     points = np.array([100, 100])
@@ -163,7 +163,7 @@ def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_s
         size = np.array([1.0, large])[drawn.raster]
         err = np.array([wrong[i][0, col] for i, col in zip(drawn.raster, drawn.col, strict=True)])
         found = estimates(
-            Sample(
+            PointSample(
                 *(("a", "b"), ("a", "b"), tally.area_H, tally.pixels_H, drawn.stratum, drawn.mapped),
                 *(np.where(err, 1 - drawn.mapped, drawn.mapped), size, np.full(2, np.nan)),
                 probability_N=chances.of(drawn.stratum, size),
@@ -180,11 +180,11 @@ def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_s
     assert sets[0] == sets[1]
 
 
-def plan(allocation: Any, floor: int | None = None, spread: Any = None) -> Plan:
+def plan(allocation: Any, floor: int | None = None, spread: Any = None) -> SamplePlan:
     """The planning example of Olofsson et al. 2014, table 5."""
     users = np.array([0.70, 0.60, 0.90, 0.95])
     pixels = np.array([200_000, 150_000, 3_200_000, 6_450_000])
-    return Plan(pixels.astype(float), pixels, np.sqrt(users * (1 - users)), allocation, floor)
+    return SamplePlan(pixels.astype(float), pixels, np.sqrt(users * (1 - users)), allocation, floor)
 
 
 def test_the_sample_size_of_olofsson_2014() -> None:
@@ -213,7 +213,7 @@ def test_the_points_are_as_many_as_asked_for_or_refused(allocation: Any, floor: 
     rng = np.random.default_rng(7)
     for strata in (1, 2, 5, 11):
         pixels = rng.integers(1, 60, strata)
-        one = Plan(pixels * rng.uniform(1, 9, strata), pixels, rng.random(strata), allocation, floor)
+        one = SamplePlan(pixels * rng.uniform(1, 9, strata), pixels, rng.random(strata), allocation, floor)
         least = int(np.minimum(pixels, max(floor or 2, 2)).sum())
         for total in range(1, pixels.sum() + 2):
             if least <= total <= pixels.sum():
@@ -226,11 +226,11 @@ def test_the_points_are_as_many_as_asked_for_or_refused(allocation: Any, floor: 
 
 
 def test_strata_that_are_expected_to_be_right_get_points_and_small_ones_are_taken_whole() -> None:
-    sure = Plan(np.array([3.0, 1.0]), np.array([300, 100]), np.zeros(2), "neyman", 1)
+    sure = SamplePlan(np.array([3.0, 1.0]), np.array([300, 100]), np.zeros(2), "neyman", 1)
     assert sure.points(40).tolist() == [30, 10]
     assert sure.error(sure.points(40)) == 0
 
-    small = Plan(np.array([5.0, 1e6]), np.array([5, 10**6]), np.array([0.4, 0.4]), "equal", 50)
+    small = SamplePlan(np.array([5.0, 1e6]), np.array([5, 10**6]), np.array([0.4, 0.4]), "equal", 50)
     assert small.points(600).tolist() == [5, 595]
     with pytest.raises(DatasetError, match="--points"):
         small.points(20)

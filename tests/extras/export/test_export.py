@@ -16,12 +16,12 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
-import predict
 from benchmarks.export_table import measured_model
+from datasets.commands import predict
 from datasets.commands.export import main
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export import exporting
-from segmenter.extras.export.check import Agreement, Probe, compare
+from segmenter.extras.export.check import ExportAgreement, ProbePixels, compare
 from segmenter.extras.export.exporting import Tile, choose_tile
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Scene
@@ -302,7 +302,7 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(
     monkeypatch.setattr(exporting, "load_member", lambda *_: None)
     monkeypatch.setattr(graph, "exported_function", lambda *_: None)
     monkeypatch.setattr(exporting, "write_model", written)
-    monkeypatch.setattr(exporting, "_checked", lambda *_: Agreement(2, 9, 0.0, 0, 1e-3))
+    monkeypatch.setattr(exporting, "_checked", lambda *_: ExportAgreement(2, 9, 0.0, 0, 1e-3))
     folder = tmp_path / "models"
     (folder / "mine.savedmodel").mkdir(parents=True)
     (folder / ".mine.savedmodel.killed_0").mkdir()
@@ -346,7 +346,7 @@ class _Original:
         return np.broadcast_to(self.probabilities, (*valid.shape, len(self.probabilities)))
 
 
-def _compare(original: _Original, *found: float, nodata: int = IGNORE) -> Agreement:
+def _compare(original: _Original, *found: float, nodata: int = IGNORE) -> ExportAgreement:
     """With a runtime that gives such probabilities, and a class where there is no data."""
 
     def runtime(image: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -357,7 +357,7 @@ def _compare(original: _Original, *found: float, nodata: int = IGNORE) -> Agreem
 
     valid = np.ones(SHAPE, np.bool_)
     valid[:, 1, 2] = False
-    probe = Probe(np.zeros((*SHAPE, 2), np.uint8), valid)
+    probe = ProbePixels(np.zeros((*SHAPE, 2), np.uint8), valid)
     return compare(original, runtime, [probe, probe], 4, nodata=True, tolerance=TOLERANCE)
 
 

@@ -15,8 +15,8 @@ from datasets.commands.review import main
 from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
 from segmenter.base.terminal import listening
 from segmenter.extras.review import held_out, page, places, teaching
-from segmenter.extras.review.findings import Finding, findings, wrong_KKL
-from segmenter.extras.review.held_out import LEVELS, Cells, Judged
+from segmenter.extras.review.findings import LabelFinding, findings, wrong_KKL
+from segmenter.extras.review.held_out import LEVELS, Cells, ScoredScene
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
@@ -112,11 +112,11 @@ def spoiled(truth: Ids, rng: np.random.Generator) -> tuple[Ids, set[tuple[int, i
     return label, set(places)
 
 
-def reviewed(judges: Any, classes: int = K, most: int = 200) -> list[Finding]:
+def reviewed(judges: Any, classes: int = K, most: int = 200) -> list[LabelFinding]:
     return findings(list(held_out.judged(judges, SIDE)), classes, most)
 
 
-def told(found: list[Finding]) -> list[Any]:
+def told(found: list[LabelFinding]) -> list[Any]:
     return [(f.of.scene.name, f.cells, f.label, f.likely, f.wrong, f.share) for f in found]
 
 
@@ -173,7 +173,7 @@ def test_the_probability_of_a_wrong_label_is_bayes_rule_over_all_pixels(rng: np.
         here = window.slices()
         cells.add(window, label[here], likely[here], p[here])
     one: Any = SimpleNamespace(name="one")
-    judged = Judged(one, one, one, cells, cells.counts())
+    judged = ScoredScene(one, one, one, cells, cells.counts())
     table = wrong_KKL([judged], K)
     right, wrong = np.zeros((2, K, K, LEVELS))
     expected = np.zeros(cells.down * cells.across)

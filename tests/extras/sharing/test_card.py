@@ -19,7 +19,7 @@ from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.extras.sharing.stac import times_of
-from segmenter.runs.records import Place, load_origin
+from segmenter.runs.records import GroundPlace, load_origin
 from tests.helpers.made_described import CLASSES, PLACE, described_run
 from tests.helpers.refusals import refused
 
@@ -193,7 +193,7 @@ def made_item(run: Path, *options: str) -> Any:
     return json.loads((run / "stac.json").read_text())
 
 
-SQUARES = Place(
+SQUARES = GroundPlace(
     rings=tuple(
         tuple((lon + dx, dy) for dx, dy in ((0, 0), (0.5, 0), (0.5, 0.5), (0, 0.5), (0, 0)))
         for lon in (-3.0, 7.0)

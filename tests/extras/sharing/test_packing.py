@@ -138,7 +138,7 @@ def test_unpacked_elsewhere_it_predicts_to_the_same_bits(
     make_classes: Callable[..., ClassMap],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import predict
+    from datasets.commands import predict
 
     run = random_run(tmp_path / "run", make_classes(3), depth=1)
     image = make_geotiff("a.tif", np.random.default_rng(1).integers(0, 999, (83, 61, 3), np.uint16))

@@ -170,7 +170,7 @@ def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Pat
 
 
 def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
-    """What `vectorise` writes is read without a setting, as GeoPackage and as GeoParquet."""
+    """What `segmenter vectors` writes is read without a setting, as GeoPackage and as GeoParquet."""
     from datasets.commands.vectors import main
 
     rng = np.random.default_rng(4)
@@ -318,7 +318,7 @@ def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Make, tmp_path:
         (line, image, RULE, "feature 1 is a LineString, expected polygons"),
         (known, image, RULE, "feature 1: class is 'lake', which names no class"),
         (known, image, replace(RULE, attribute="kind"), "has no attribute kind; it has class"),
-        (known, plain, RULE, r"plain\.tif: polygons are placed on an image by its geotransform"),
+        (known, plain, RULE, r"plain\.tif: the image has no georeference"),
         (no_crs, image, RULE, r"none\.fgb: has no CRS"),
         (no_crs, image, replace(RULE, crs="EPSG:0"), r"none\.fgb: its CRS EPSG:0 is none"),
         (two, image, RULE, r"two\.gpkg: has several layers, .*more"),
