@@ -75,7 +75,7 @@ class Tiles:
         return "\n".join([title, *(f"  {line}" for line in table), *self.warnings])
 
 
-class Tiling(TypedDict, total=False):
+class TileSettings(TypedDict, total=False):
     """Settings of `index_tiles` as keyword arguments; None: as in the recipe."""
 
     size: int | None
@@ -92,7 +92,7 @@ def index_tiles(
     split: Split = "train",
     cache: Paths | None = None,
     progress: bool = False,
-    **tiling: Unpack[Tiling],
+    **tiling: Unpack[TileSettings],
 ) -> Tiles:
     """Cut scenes into tiles and count the class pixels in each, as a training does.
 
@@ -127,7 +127,7 @@ def index_tiles(
         raise DatasetError("split", expected=", ".join(SPLITS), got=split)
     changes: dict[str, Any] = dict(tiling)
     dataset = _dataset(scenes, classes, split, changes.pop("bands", None), cache)
-    if wrong := sorted(changes.keys() - Tiling.__annotations__):
+    if wrong := sorted(changes.keys() - TileSettings.__annotations__):
         raise TypeError(f"index_tiles() got an unexpected keyword argument {wrong[0]!r}")
     settings = recipe_with(recipe, **changes)
     with listening(bars=progress) as messages:

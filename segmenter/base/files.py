@@ -191,8 +191,8 @@ def file_state(path: Path | str) -> FileState:
     try:
         state = os.stat(path) if isinstance(path, str) else path.stat()  # a remote one asks its server
     except (OSError, ValueError):
-        return os.path.basename(path), -1, -1
-    return os.path.basename(path), state.st_size, state.st_mtime_ns
+        return os.path.basename(str(path)), -1, -1
+    return os.path.basename(str(path)), state.st_size, state.st_mtime_ns
 
 
 def has_settled(changed_ns: int, looked_ns: int | None = None) -> bool:
@@ -412,8 +412,11 @@ def gibibytes(count: float) -> str:
 
 
 def real(path: Path) -> Path:
-    """Return a path with all links resolved; unlike `Path.resolve`, circular links raise only OSError."""
-    return Path(os.path.realpath(path))
+    """Return a path with all links resolved, an address as it is.
+
+    Unlike `Path.resolve`, circular links raise only OSError.
+    """
+    return Path(os.path.realpath(path)) if isinstance(path, os.PathLike) else path
 
 
 def shortest_ends(paths: Iterable[Path]) -> list[str]:

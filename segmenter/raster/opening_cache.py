@@ -20,8 +20,9 @@ from segmenter.raster.gdal.settings import MEANING
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.reading import Raster, open_raster
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, patiently
-from segmenter.raster.stamps import Stamp, stamp_of
+from segmenter.raster.remote.settings import patiently
+from segmenter.raster.source import gdal_name
+from segmenter.raster.stamps import Stamp, certain_stamp
 
 _MOST = 1 << 20
 _Key = tuple[Path, tuple[int, ...] | Literal["label"] | None]
@@ -50,7 +51,7 @@ class KnownRasters:
 
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
         """Open an image as `open_raster` does."""
-        stamp = _stamp(path)
+        stamp = certain_stamp(path)
         if (facts := self._find((path, bands), stamp)) and (dataset := _opened(path, facts)) is not None:
             return Raster(dataset, replace(facts.info, path=path), facts.bands, facts.alpha)
         raster = open_raster(path, bands)
@@ -59,7 +60,7 @@ class KnownRasters:
 
     def label(self, path: Path, classes: ClassMap) -> LabelRaster:
         """Open a label as `LabelRaster` does."""
-        stamp = _stamp(path)
+        stamp = certain_stamp(path)
         if (facts := self._find((path, "label"), stamp)) and (dataset := _opened(path, facts)) is not None:
             return LabelRaster.checked(dataset, replace(facts.info, path=path), classes)
         label = LabelRaster(path, classes)
@@ -72,18 +73,10 @@ class KnownRasters:
 
     def _keep(self, key: _Key, stamp: Stamp | None, found: _Found) -> None:
         """Store facts found in an earlier state of a file, if it is still in that state."""
-        if stamp is None or stamp.beside or len(self._known) >= _MOST or _stamp(key[0]) != stamp:
+        if stamp is None or stamp.beside or len(self._known) >= _MOST or certain_stamp(key[0]) != stamp:
             self._known.pop(key, None)
             return
         self._known[key] = stamp, self._same.setdefault(found, found)
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """Return the state of a file; None if a further change might not show, or a server does not report it."""
-    if isinstance(path, RemotePath):
-        return stamp_of(path) if path.known_state() is not None else None
-    stamp = stamp_of(path)
-    return stamp if stamp.is_settled else None
 
 
 def _opened(path: Path, found: _Found) -> Any:
@@ -99,7 +92,7 @@ def _opened(path: Path, found: _Found) -> Any:
 def _dataset(path: Path, driver: str) -> Any:
     advice = "expected a GeoTIFF, PNG or JPEG that is whole"
     with naming(path, "cannot open it", advice), own_env(**_PIXELS_ALONE):
-        dataset = DatasetReader(str(as_gdal_takes(path)), driver=driver, sharing=False)
+        dataset = DatasetReader(str(gdal_name(path)), driver=driver, sharing=False)
         dataset.mask_flag_enums  # noqa: B018 - now, and not at the first read, GDAL looks for a mask
         return dataset
 

@@ -110,7 +110,9 @@ def _writable(folder: Path) -> bool:
 
 def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
     """Return the paths of a scene's image and label as stored in the index."""
-    image, label = (os.path.relpath(path, dataset.root) for path in (scene.image, scene.label or scene.image))
+    image, label = (
+        os.path.relpath(str(path), str(dataset.root)) for path in (scene.image, scene.label or scene.image)
+    )
     return Path(image).as_posix(), Path(label).as_posix()
 
 

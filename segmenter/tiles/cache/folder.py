@@ -215,7 +215,7 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
         rule = classes.encoding, signs, classes.ignored, classes.nodata
         if any(one.also for one in classes.classes):
             rule = *rule, [one.also for one in classes.classes]
-    where = os.path.relpath(path, dataset.root), stamp.key
+    where = os.path.relpath(str(path), str(dataset.root)), stamp.key
     return digest([kind, where, rule], 24)
 
 
