@@ -18,7 +18,7 @@ if not __package__:  # started as a script; as a module it is datasets/commands/
     __package__ = "datasets.commands"
 
 from segmenter.base.options import parsed
-from segmenter.base.terminal import words_aside
+from segmenter.base.terminal import stdout_for_json
 
 from . import train_stages as stages
 from .train_options import TrainOptions
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what a command line asks for: one run, or one after the other; return the exit code."""
     given = parsed(_parser(), TrainOptions, arguments)
-    with words_aside(given.json) as answer:
+    with stdout_for_json(given.json) as answer:
         recipe = given.read()
         return run_training(given, recipe, train, answer)
 
@@ -49,7 +49,7 @@ def train(request: stages.TrainRequest) -> TrainingOutcome:
         from segmenter.training.ending import report, train_to_end  # which need TensorFlow
         from segmenter.training.start import open_training, plan_training
 
-        with training.together():
+        with training.shared_end():
             plan = plan_training(training)  # all checks; nothing is written before
             with open_training(plan) as trainer:
                 end = train_to_end(trainer)

@@ -115,7 +115,7 @@ class CheckReport:
         """
         verdict = "clean" if self.clean else f"not clean: {counted(len(self.findings), 'finding')}"
         verdict = verdict if fits or not self.clean else "the files are clean; the recipe does not fit:"
-        parts = (self._head(everything), self._found(everything), self._table(), [verdict])
+        parts = (self._head(everything), self._fault_lines(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class CheckReport:
             faults[kind] = _values(of_kind, everything) if kind == _VALUE else lines
         return faults
 
-    def _found(self, everything: bool) -> Iterator[str]:
+    def _fault_lines(self, everything: bool) -> Iterator[str]:
         for kind, lines in self.faults(everything).items():
             shown = len(lines) if everything else _SHOWN
             count = sum(finding.kind == kind for finding in self.findings)
@@ -257,7 +257,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
     findings += _other_order(audits)
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
-    seen = [audit.seen(dataset) for audit in audits]
+    seen = [audit.scene_facts(dataset) for audit in audits]
     findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen))
     images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
@@ -314,7 +314,7 @@ class _Audit:
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
-    def seen(self, dataset: Dataset) -> AuditedScene:
+    def scene_facts(self, dataset: Dataset) -> AuditedScene:
         """Return the facts of a scene that are compared to detect leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         looks = self.looks
@@ -516,7 +516,7 @@ def class_table(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> Iterator[str]:
     """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
-    used = _used(pixels_PK)
+    used = _splits_with_pixels(pixels_PK)
     header, rows = class_rows(names, pixels_PK, scenes_K)
     yield from aligned(header, rows)
     for i, name in enumerate(names):
@@ -529,7 +529,7 @@ def class_rows(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> tuple[list[str], list[list[str]]]:
     """Return titles and a row for each class: its pixels, share and scenes, and the share of each split."""
-    used, total_K = _used(pixels_PK), pixels_PK.sum(axis=0)
+    used, total_K = _splits_with_pixels(pixels_PK), pixels_PK.sum(axis=0)
     rows = [
         [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
         for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
@@ -537,7 +537,7 @@ def class_rows(
     return ["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows
 
 
-def _used(pixels_PK: NDArray[np.int64]) -> list[tuple[Split, NDArray[np.float64]]]:
+def _splits_with_pixels(pixels_PK: NDArray[np.int64]) -> list[tuple[Split, NDArray[np.float64]]]:
     """Return the splits that have pixels, with the classes' shares; nothing of a single one."""
     used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
     return used if len(used) > 1 else []

@@ -230,12 +230,13 @@ def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list
     if not matched:
         raise DatasetError(
             setting,
-            f"{entry} matches no scene and no group{_meant(entry, called)}; there are {few(sorted(called))}",
+            f"{entry} matches no scene and no group{_hint_for(entry, called)}; there are "
+            f"{few(sorted(called))}",
         )
     return matched
 
 
-def _meant(entry: str, called: Mapping[str, list[str]]) -> str:
+def _hint_for(entry: str, called: Mapping[str, list[str]]) -> str:
     """Return a hint for an unmatched entry: a pattern that would match, or a similarly spelt name."""
     for pattern in (f"{entry}*", f"*{entry}*"):
         names = {name for alias, names in called.items() if fnmatchcase(alias, pattern) for name in names}
@@ -257,7 +258,7 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
             )
 
 
-def dealt(names: Iterable[str], split: FolderSplit, deals: Deals = ()) -> dict[str, Split]:
+def splits_of(names: Iterable[str], split: FolderSplit, deals: Deals = ()) -> dict[str, Split]:
     """Return the split of each name; arguments as in `parts_of`."""
     return {name: split_of(part, split.fold) for name, part in parts_of(names, split, deals).items()}
 

@@ -84,7 +84,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         labels=config.label_kind,
         leave_out="dataset.split.leave_out",
         unused=(*((at(pairs[name][0]), "named in split.leave_out") for name in sorted(left)), *skipped),
-        notes=_torn(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
+        notes=_split_value_warnings(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
         deal=deal,
     )
 
@@ -321,7 +321,7 @@ def _splits(
     return assign_splits(known, groups, NamedScenes(validation, test)), Deal(split.rule, parts)
 
 
-def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
+def _split_value_warnings(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
     """Return warnings on images that share the value of a name, not all, but are in several splits."""
     regex = pattern_regex(config.images[0], "dataset.images")
     names = list(regex.groupindex) if config.split.group is None else []

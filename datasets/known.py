@@ -82,7 +82,7 @@ def known_dataset(recipe: Recipe, run: Run, *, roles: bool = True) -> Dataset:
     known = scenes_of_run(run, recipe)
     dataset = load_dataset(with_deals(recipe, known.deals) if known.deals else recipe)
     images = image_digests(dataset)
-    found = [(scene, known.known(scene, images[scene.name])) for scene in dataset.scenes]
+    found = [(scene, known.find(scene, images[scene.name])) for scene in dataset.scenes]
     scenes = tuple(
         _in_role(scene, own.role) if roles else scene
         for scene, own in found
@@ -123,7 +123,7 @@ def seen_by(
     by_name = theirs.root == recipe.dataset.root
     seen = []
     for scene in scenes:
-        own = known.known(scene, images[scene.name], by_name=by_name)
+        own = known.find(scene, images[scene.name], by_name=by_name)
         if own is not None and (own.blocks or scene.blocks):
             learnt = _learnt_blocks(known, theirs)
             if _blocks_of(scene, dataset, recipe.dataset) & learnt or not _alike(theirs, recipe.dataset):
@@ -202,7 +202,7 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
         return known
     if remote or not is_address(recipe.dataset.root):
         today = load_dataset(recipe)
-        found = _named(today) if known is None else _found_out(run, known, recipe, today)
+        found = _roles_by_name(today) if known is None else _found_out(run, known, recipe, today)
         if found is not None:
             return found
     raise CheckpointError(
@@ -213,7 +213,7 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
     )
 
 
-def _named(today: Dataset) -> RunScenes | None:
+def _roles_by_name(today: Dataset) -> RunScenes | None:
     """Return the roles that a recipe names itself, whatever is added; None if a hash deals them."""
     if today.deal is not None:
         return None

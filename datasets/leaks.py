@@ -191,7 +191,7 @@ def find_leaks(seen: Sequence[AuditedScene]) -> list[Leak]:
         leaks += [
             Leak(first, scene, "have the same pixels")
             for scene in scenes
-            if scene.split != first.split and not _apart(scene, first)
+            if scene.split != first.split and not _are_separate_blocks(scene, first)
         ]
     for more in (_overlaps(seen), _copies(seen, leaks)):
         told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
@@ -222,42 +222,46 @@ def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Lea
     if len({each.scene.split for each in seen}) < 2:
         return
 
-    def asked(first: AuditedScene, second: AuditedScene) -> bool:
+    def needs_proof(first: AuditedScene, second: AuditedScene) -> bool:
         one, other = first.scene, second.scene
-        return one.split != other.split and not {one.name, other.name} <= told and not _apart(one, other)
+        return (
+            one.split != other.split
+            and not {one.name, other.name} <= told
+            and not _are_separate_blocks(one, other)
+        )
 
-    for one, other, common in common_parts(seen, asked):
+    for one, other, common in common_parts(seen, needs_proof):
         told |= {one.scene.name, other.scene.name}
         yield Leak(one.scene, other.scene, common.text())
 
 
 def common_parts(
-    seen: Sequence[AuditedScene], asked: Callable[[AuditedScene, AuditedScene], bool]
+    seen: Sequence[AuditedScene], needs_proof: Callable[[AuditedScene, AuditedScene], bool]
 ) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield pairs of scenes that show a part of one picture, proved on their pixels, the likeliest first.
 
     Args:
-        asked: returns False for two scenes that need no proof, by what was yielded before.
+        needs_proof: returns False for two scenes that need no proof, by what was yielded before.
     """
     sized = [each for each in seen if each.size is not None]
     sizes = [each.size for each in sized if each.size is not None]
     for reading in named_windows([each.scene.image for each in sized], sizes):
         sampled = reading[:: max(1, len(reading) // _TRIED)]
         if 2 * sum(_proved(sized, guess) is not None for guess in sampled) > len(sampled):
-            yield from _told_by(sized, reading, asked)
-    yield from _told_by(sized, guesses([each.landmarks for each in sized]), asked)
+            yield from _told_by(sized, reading, needs_proof)
+    yield from _told_by(sized, guesses([each.landmarks for each in sized]), needs_proof)
 
 
 def _told_by(
     seen: Sequence[AuditedScene],
     suggested: Sequence[Guess],
-    asked: Callable[[AuditedScene, AuditedScene], bool],
+    needs_proof: Callable[[AuditedScene, AuditedScene], bool],
 ) -> Iterator[tuple[AuditedScene, AuditedScene, Common]]:
     """Yield what `common_parts` does, of guesses."""
     failed: Counter[int] = Counter()
     for guess in suggested:
         i, j = guess.first, guess.second
-        if max(failed[i], failed[j]) >= _MOST_FAILED or not asked(seen[i], seen[j]):
+        if max(failed[i], failed[j]) >= _MOST_FAILED or not needs_proof(seen[i], seen[j]):
             continue
         if (common := _proved(seen, guess)) is None:
             failed.update((i, j))
@@ -294,14 +298,14 @@ def _overlaps(seen: Sequence[AuditedScene]) -> Iterator[Leak]:
         near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
         for j in np.flatnonzero(near & (splits[i + 1 : stop] != splits[i])) + i + 1:
             other, its_ground = lying[j]
-            if _apart(each.scene, other.scene):
+            if _are_separate_blocks(each.scene, other.scene):
                 continue
             if (share := _shared(each, ground, other, its_ground)) > 0:
                 yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
                 break
 
 
-def _apart(one: Scene, other: Scene) -> bool:
+def _are_separate_blocks(one: Scene, other: Scene) -> bool:
     """Return whether two scenes are of different blocks of one image."""
     return one.blocks and other.blocks and one.image == other.image
 

@@ -54,11 +54,11 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
     counted = images or jobs
     pixels = sum(job.size.pixels for job in counted)
     with Bar(total=pixels, desc="packing", unit="px", unit_scale=True, shown=progress) as bar:
-        told = _counting(bar, counted[0].kind)
+        advance = _counting(bar, counted[0].kind)
         if spread is in_threads:
-            pack(dataset, folder, jobs, progress=False, told=told, usable=_as_asked(dataset))
+            pack(dataset, folder, jobs, progress=False, advance=advance, usable=_as_asked(dataset))
         else:
-            _pack_elsewhere(dataset, folder, jobs, spread, told)
+            _pack_elsewhere(dataset, folder, jobs, spread, advance)
     seconds = max(time.monotonic() - started, 1e-3)
     tell_replaced(folder)
     new = [path.stat().st_size for path in set(folder.path.glob("*.pack")) - before]
@@ -70,7 +70,7 @@ def _pack_elsewhere(
     folder: CacheFolder,
     jobs: Sequence[PackJob],
     spread: Spread,
-    told: Callable[[PackJob, int], None],
+    advance: Callable[[PackJob, int], None],
 ) -> None:
     """Pack each lot of files by one worker into separate packs; few lots, since each pack is an open file."""
 
@@ -86,7 +86,7 @@ def _pack_elsewhere(
         lots, spread(work, lots, description="packing", unit="lot", progress=False), strict=True
     ):
         for job in lot:
-            told(job, job.size.pixels)
+            advance(job, job.size.pixels)
     folder.look()
 
 
@@ -143,9 +143,9 @@ def _counting(bar: Bar, kind: Kind) -> Callable[[PackJob, int], None]:
     """Return a thread-safe counter of packed pixels of one kind, image or label."""
     lock = threading.Lock()
 
-    def told(job: PackJob, pixels: int) -> None:
+    def advance(job: PackJob, pixels: int) -> None:
         if job.kind == kind:
             with lock:
                 bar.update(pixels)
 
-    return told
+    return advance

@@ -133,7 +133,7 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
     candidates = _candidates(config)
     present = {*candidates.images, *candidates.labels}
     left = matching(_plain(config.leave_out), {name: (name,) for name in present}, "dataset.leave_out")
-    named, notes = _named(config, present - left)
+    named, notes = _potsdam_split(config, present - left)
     used = present if named.train is None else {*named.train, *named.validation, *named.test}
     pairs = candidates.pairs(used - left)
     itself = {name: name for name in pairs}
@@ -176,7 +176,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
     return candidates
 
 
-def _named(config: PotsdamConfig, present: set[str]) -> tuple[NamedScenes, tuple[str, ...]]:
+def _potsdam_split(config: PotsdamConfig, present: set[str]) -> tuple[NamedScenes, tuple[str, ...]]:
     if config.split != "standard":
         return _by_names(config.split, present)
     standard = (*POTSDAM_TRAIN, *POTSDAM_TEST)

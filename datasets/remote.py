@@ -21,7 +21,7 @@ def remote_files(root: Path, files: Path | None) -> list[str]:
     """Return relative POSIX paths of the files below an address, and store the known state of each."""
     assert isinstance(root, RemotePath), "other folders are walked"
     if files is not None:
-        return _asked(root, _lines(root, files), files)
+        return _request_states(root, _lines(root, files), files)
     place = BucketPrefix.of(root.address)
     if place is None:
         raise DatasetError(
@@ -78,7 +78,7 @@ def _text(source: Path) -> str:
         raise DatasetError("dataset.files", expected=f"UTF-8 text, {source} is not") from None
 
 
-def _asked(root: RemotePath, names: list[str], files: Path) -> list[str]:
+def _request_states(root: RemotePath, names: list[str], files: Path) -> list[str]:
     """Return the names after requesting size and time of each from the server."""
 
     def ask(name: str) -> None:

@@ -46,7 +46,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool = True) -> Size:
     """Write the parts, in row-major order, as one GeoTIFF; palettes become colours. Return its size.
 
-    For one process at a time for each output (`base.files.alone_at`).
+    For one process at a time for each output (`base.files.exclusive_outputs`).
 
     Parts of a row must have equal heights, parts of a column equal widths: if a scene was cut into thirds,
     sizes may differ by a pixel between rows or columns, but not within one.

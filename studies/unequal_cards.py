@@ -73,7 +73,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 
 def _measured(recipe: Recipe, devices: Devices, delays: Any) -> tuple[tuple[int, ...], list[float]]:
-    from segmenter.extras.unequal_cards.measured import TimingProbe, measured
+    from segmenter.extras.strategies.unequal_cards import TimingProbe, measured
 
     def slowed(loss: Any, device: str) -> Any:
         return _waiting(loss, [delays[devices.names.index(device)]])

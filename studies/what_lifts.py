@@ -245,7 +245,7 @@ def _run(task: Task, study: Study, results: Path, threads: int) -> int:
             write_whole(results / f"{task.name}.json", text.encode())
             print(json.dumps({key: rounded(result)[key] for key in _SAID}), flush=True)
     finally:
-        lock.give_back()
+        lock.release()
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from segmenter.grid import colours as module
 from segmenter.grid.colours import default_colours, natural_colour
 from segmenter.grid.labels import MAX_CLASSES
-from segmenter.grid.sight import APART, SIGHTS, ciede2000, lab_of, nearest, seen, srgb_of
+from segmenter.grid.sight import APART, SIGHTS, ciede2000, lab_of, nearest, sight_lab, srgb_of
 
 WORDS = [words.split() for words in module._NATURAL.values()]
 
@@ -39,7 +39,7 @@ def test_colours_of_a_screen_come_back_from_cielab_and_grey_is_grey_for_all() ->
     rng = np.random.default_rng(0)
     colours = rng.integers(0, 256, (500, 3))
     assert np.abs(srgb_of(lab_of(colours)) - colours).max() < 1e-3
-    grey = seen(np.full((1, 3), 128))
+    grey = sight_lab(np.full((1, 3), 128))
     assert np.abs(grey - grey[0]).max() < 0.6
 
 

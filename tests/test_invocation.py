@@ -441,6 +441,14 @@ def test_the_source_distribution_has_what_a_clone_has(sources: Path) -> None:
         assert {path for path in mine if not (sources / path).exists()} == set()
 
 
+def test_an_image_is_built_from_every_file_that_the_wheel_has() -> None:
+    """Links among the packages lead to files that `.dockerignore` lets in."""
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    packages = [ROOT / "segmenter", ROOT / "datasets", ROOT / "configs"]
+    files = {path.resolve().relative_to(ROOT) for folder in packages for path in folder.rglob("*.*")}
+    assert {path.parts[0] for path in files} <= let_in
+
+
 def test_the_wheels_metadata(unpacked: Path) -> None:
     (folder,) = unpacked.glob("*.dist-info")
     metadata = email.message_from_bytes((folder / "METADATA").read_bytes())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.base.files import alone_in
+from segmenter.base.files import exclusive_lock
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
 from segmenter.mapping.folder.partial import PartialMap
@@ -59,10 +59,10 @@ def test_what_another_fault_of_a_lock_says_is_no_matter_of_permission(
 def test_a_run_is_trained_where_there_are_no_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    with alone_in(tmp_path / "run") as warning:
+    with exclusive_lock(tmp_path / "run") as warning:
         assert warning is None
     refuse_locks(monkeypatch, number)
-    with alone_in(tmp_path / "run") as warning:
+    with exclusive_lock(tmp_path / "run") as warning:
         assert warning is not None
         assert f"run: its file system has no file locks ({os.strerror(number)})" in warning
     assert list((tmp_path / "run").iterdir()) == []

@@ -1,6 +1,7 @@
 """Errors and slips end in one line and an exit code; foreign names are escaped; ours keep their traceback."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -26,7 +27,17 @@ from segmenter.base.errors import (
     failing,
     run_script,
 )
-from segmenter.base.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
+from segmenter.base.terminal import (
+    enduring_output,
+    escaped,
+    listening,
+    no_bar,
+    padded,
+    say,
+    terminal_width,
+    unsafe,
+    warn,
+)
 from segmenter.base.threads import Prefetch
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
@@ -237,3 +248,24 @@ def test_a_full_disk_is_asked_about_where_it_may_be_full(number: int | None) -> 
     with pytest.raises(OutputError) as raised, failing(OutputError, "a", "cannot write it", "is it full?"):
         raise OSError("a library's text") if number is None else OSError(number, os.strerror(number))
     assert (raised.value.remedy is not None) == (number in (None, errno.ENOSPC, errno.EDQUOT))
+
+
+@pytest.mark.parametrize(
+    ("settings", "terminal", "coloured"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False), ({}, False, False)],
+)
+def test_on_a_terminal_error_is_red_and_warning_yellow_at_the_start_of_a_line(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], terminal: bool, coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stderr", stream)
+    with enduring_output():
+        print("error: an error: \x1b[31m\nwarning: one", file=sys.stderr)
+    red, yellow, end = ("\x1b[31m", "\x1b[33m", "\x1b[0m") if coloured else ("", "", "")
+    said = f"{red}error{end}: an error: \\x1b[31m\n{yellow}warning{end}: one\n"
+    assert stream.getvalue() == said

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datasets.commands import call as datasets_main
 from datasets.start.names import pair, patterns_of
 from segmenter.base.errors import SegmenterError
-from segmenter.base.files import alone_at, alone_writing, write_whole, written_whole
+from segmenter.base.files import alone_writing, exclusive_outputs, write_whole, written_whole
 from segmenter.extras.review.places import ReviewPlace, write_table
 from segmenter.grid.geometry import Window
 from segmenter.mapping.folder.state import of_one_run
@@ -72,9 +72,9 @@ def test_of_two_at_once_each_writes_its_own(tmp_path: Path) -> None:
 
 TWO = """
 from pathlib import Path
-from segmenter.base.files import alone_at, write_whole
+from segmenter.base.files import exclusive_outputs, write_whole
 folder = Path({folder!r})
-with alone_at(folder / "m.yaml", folder / "m.html", remedy="no"):
+with exclusive_outputs(folder / "m.yaml", folder / "m.html", remedy="no"):
     write_whole(folder / "m.html", b"page")
     write_whole(folder / "m.yaml", b"recipe")
 """
@@ -92,7 +92,7 @@ def test_what_no_killed_call_wrote_is_kept_and_an_error_leaves_nothing(tmp_path:
     last, first = tmp_path / "m.yaml", tmp_path / "m.html"
 
     def write(error: bool = False) -> None:
-        with alone_at(last, first, remedy="no"):
+        with exclusive_outputs(last, first, remedy="no"):
             write_whole(first, b"page")
             if error:
                 raise SegmenterError("full")
@@ -114,7 +114,7 @@ def test_what_no_killed_call_wrote_is_kept_and_an_error_leaves_nothing(tmp_path:
 
 def test_of_two_calls_at_once_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
-    second = alone_at(path, overwrite=True, remedy="no")
+    second = exclusive_outputs(path, overwrite=True, remedy="no")
     with alone_writing(path), refused(SegmenterError, where=path), second:
         raise AssertionError("two are at work")
     assert names(tmp_path) == []

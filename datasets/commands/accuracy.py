@@ -16,7 +16,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, installation
 from segmenter.base.options import Command, parsed_command
-from segmenter.base.terminal import say, warn, words_aside
+from segmenter.base.terminal import say, stdout_for_json, warn
 from segmenter.extras.accuracy.request import EstimateRequest, SampleRequest
 
 from .frame import tool_parser
@@ -32,7 +32,7 @@ def _sample(request: SampleRequest) -> int:
         from segmenter.extras.accuracy.sampling import sample
     except ModuleNotFoundError as error:
         raise SegmenterError(f"points need the package {error.name}: {installation('vectors')}") from None
-    with request.alone_at(request.output, request.output.with_suffix(".qml")):
+    with request.exclusive_outputs(request.output, request.output.with_suffix(".qml")):
         lines = sample(request)
     for line in lines:
         say(line)
@@ -48,7 +48,7 @@ def _estimate(request: EstimateRequest) -> int:
     found = estimates(sample)
     if request.report is not None:
         check_writable(request.report)
-    with words_aside(request.json) as answer:
+    with stdout_for_json(request.json) as answer:
         if _is_geopackage(points):
             from segmenter.extras.accuracy.tables import compared
 

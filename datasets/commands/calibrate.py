@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write calibration.json and the report of a run; return the exit code."""
     given = parsed_quietly(_parser(), _Options, arguments)
 
-    from segmenter.base.files import alone_in
+    from segmenter.base.files import exclusive_lock
     from segmenter.devices.setup import load_tensorflow, require_tensorflow
     from segmenter.runs.run import load_run
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dataset = dataset_of_run(run, given.root)
     for note in dataset.notes:
         print(plain(note))
-    with alone_in(run.path):
+    with exclusive_lock(run.path):
         prior_K = prior_bias(run.recipe.loss, *shares_of(run, dataset))
         print(describe(calibrate(run, dataset, prior_K)))
         leave_report(run.path)

@@ -10,7 +10,7 @@ from typing import Any
 from segmenter.base.errors import EXIT_SOME_FAILED, SegmenterError
 from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
-from segmenter.base.terminal import say, words_aside
+from segmenter.base.terminal import say, stdout_for_json
 from segmenter.grid.scenes import SPLITS
 
 from .frame import parsed_quietly, tool_parser
@@ -26,7 +26,7 @@ class _Options(ClusterRecipeOptions):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is found; return the exit code."""
     given = parsed_quietly(_parser(), _Options, arguments)
-    with words_aside(given.json) as answer:
+    with stdout_for_json(given.json) as answer:
         text, facts, unmet = _audit(given)
         say(text)
         if given.json:

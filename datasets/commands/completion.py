@@ -9,7 +9,7 @@ from typing import Literal
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import COMMAND, ToolParser, installation
 from segmenter.base.options import option, parsed
-from segmenter.base.terminal import words_aside
+from segmenter.base.terminal import stdout_for_json
 
 from .frame import tool_parser
 from .tools import TOOLS, module_of
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = everything.add_subparsers()
     for name, about in TOOLS.items():
         tools.add_parser(name, help=about, parents=[module_of(name)._parser()], add_help=False)
-    with words_aside(True) as answer:
+    with stdout_for_json(True) as answer:
         print(shtab.complete(everything, given.shell), file=answer)
     return 0
 

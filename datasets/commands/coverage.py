@@ -12,7 +12,7 @@ from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, pla
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
-from segmenter.base.terminal import say, words_aside
+from segmenter.base.terminal import say, stdout_for_json
 
 from .frame import parsed_quietly, tool_parser
 from .options import ClusterRecipeOptions
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SegmenterError(
             given.json, expected="two files for --json and --report", got="one name for both"
         )
-    with words_aside(given.json == _STDOUT) as answer:
+    with stdout_for_json(given.json == _STDOUT) as answer:
         diagnosis = _diagnosed(given)
         if given.json:
             facts = json.dumps(diagnosis.to_dict(), allow_nan=False)

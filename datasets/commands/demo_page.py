@@ -23,8 +23,8 @@ from segmenter.pages.parts import (
     TermList,
     percent,
 )
+from segmenter.pages.pictures import picture
 from segmenter.raster import LabelRaster, open_raster, read_label
-from segmenter.runs.report.pictures import picture
 from segmenter.runs.run import load_run
 
 from .. import load_dataset

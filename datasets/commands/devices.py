@@ -48,14 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.devices import report
     from segmenter.devices.driver import machine_gpus
     from segmenter.devices.strategy import describe
-    from segmenter.extras.strategies import make_devices
+    from segmenter.extras.strategies import devices_of
 
     machine, seen = machine_gpus(), report.look(given.logical_devices)
     distribution = DistributionConfig() if recipe is None else recipe.distribution
     precision = "float32" if recipe is None else recipe.training.precision
     devices, refused = None, None
     try:
-        devices = make_devices(distribution, given.logical_devices)
+        devices = devices_of(distribution, given.logical_devices)
     except DeviceError as error:  # told after what the machine has, which may be the reason
         refused = error
     lines = report.describe_machine(machine, seen, () if devices is None else devices.used)

@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request = parsed_quietly(_parser(), ExportRequest, arguments)
     from segmenter.extras.export.exporting import export
 
-    for line in _said(export(request)):
+    for line in _result_lines(export(request)):
         print(line)
     return 0
 
 
-def _said(written: Written) -> list[str]:
+def _result_lines(written: Written) -> list[str]:
     facts = written.facts
     (name, image), *_ = facts["input"].items()
     shape = ", ".join(map(str, image["shape"]))

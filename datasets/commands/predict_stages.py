@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from segmenter.api.mapping_call import MappingCall, images_of
 from segmenter.base.errors import DatasetError, extended_error, grouped, plain
 from segmenter.base.machine import return_freed_memory
-from segmenter.base.terminal import words_aside
+from segmenter.base.terminal import stdout_for_json
 from segmenter.mapping.request.map_request import MapRequest
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def output_of(call: MappingCall, *, as_json: bool) -> Iterator[TextIO | None]:
 
     quiet_libraries()
     return_freed_memory()
-    with output_folder(call.request.output), words_aside(as_json) as answer:
+    with output_folder(call.request.output), stdout_for_json(as_json) as answer:
         yield answer if as_json else None
 
 

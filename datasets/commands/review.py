@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
-from segmenter.base.files import alone_at, check_writable, make_folder
+from segmenter.base.files import check_writable, exclusive_outputs, make_folder
 from segmenter.base.invocation import ToolParser, installation
 from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
@@ -180,7 +180,7 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> Iterato
         check_writable(path)
         files[ending] = path
     remedy = "name another --output, or add --overwrite"
-    with alone_at(*files.values(), overwrite=request.overwrite, remedy=remedy):
+    with exclusive_outputs(*files.values(), overwrite=request.overwrite, remedy=remedy):
         yield files
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import option, parsed
-from segmenter.base.terminal import aligned, say, words_aside
+from segmenter.base.terminal import aligned, say, stdout_for_json
 
-from ..start.choice import Choice, nested, recipe_text, shown
+from ..start.choice import Choice, nested, recipe_text, value_text
 from .frame import tool_parser
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class _Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
     given = parsed(_parser(), _Options, arguments)
-    with words_aside(given.json) as answer:
-        from segmenter.base.files import alone_at, check_writable
+    with stdout_for_json(given.json) as answer:
+        from segmenter.base.files import check_writable, exclusive_outputs
 
         from ..start.like import as_before
         from ..start.look import look
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.explain is None:
                 check_writable(page)
                 remedy = "nothing is written over; name another by --output or --page"
-                stack.enter_context(alone_at(recipe, page, remedy=remedy, kind=ConfigError))
+                stack.enter_context(exclusive_outputs(recipe, page, remedy=remedy, kind=ConfigError))
             seen, deals = as_before(look(given.data, given.labels), given.like, recipe)
             choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
             if given.explain is None:
@@ -178,7 +178,7 @@ def _table(choices: Sequence[Choice]) -> str:
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
-        heads = [[choice.key, shortened(shown(choice.value), _WIDE)], ["", ""]]
+        heads = [[choice.key, shortened(value_text(choice.value), _WIDE)], ["", ""]]
         rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
     return "\n".join(aligned(["setting", "value", "reason"], rows, left=3))
 
@@ -197,7 +197,7 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
             f"--explain {key}", expected=f"a planned setting, nothing was planned for it{meant}"
         )
     choice = by_key[key]
-    lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
+    lines = [f"{key}: {value_text(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
     lines += [f"question: {choice.question} If so: {line}" for line in choice.lines()]
     lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))

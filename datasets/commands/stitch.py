@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ..stitch import find_parts, stitch
 
     parts = find_parts(given.pattern)
-    with given.alone_at(given.output):
+    with given.exclusive_outputs(given.output):
         size = stitch(parts, given.columns, given.output)
     say(f"{plain(str(given.output))}: {size} pixels from {len(parts)} parts")
     return 0

@@ -155,12 +155,12 @@ def input_workers(request: TrainRequest, tiles: TrainingTiles) -> Iterator[Worke
 def start_devices(request: TrainRequest, run: RunFolder, scenes: Scenes, tiles: TrainingTiles) -> Devices:
     """Start TensorFlow with the devices and the strategy of the recipe; print a table of them."""
     from segmenter.devices.setup import load_tensorflow
-    from segmenter.extras.strategies import make_devices, shared_out
+    from segmenter.extras.strategies import devices_of, shared_out
 
     cluster, watch, logical = request.cluster, request.watch, request.options.logical_devices
     config, several = request.recipe.distribution, cluster is not None and cluster.workers > 1
     load_tensorflow(logical, log_placement=config.log_placement, clustered=several, remote=watch is not None)
-    devices = make_devices(config, logical, cluster, watch)
+    devices = devices_of(config, logical, cluster, watch)
     if devices.names[0].startswith("CPU"):
         keep_freed_memory()
     resumed = run.path if run.checkpoint else None

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file; return the exit code."""
     given = parsed_quietly(_parser(), _Options, arguments)
     maps = maps_in(given.maps)
-    with given.alone_at(given.output):
+    with given.exclusive_outputs(given.output):
         try:
             from segmenter.extras.vectors.vectorise import vectorise
         except ModuleNotFoundError as error:

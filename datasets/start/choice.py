@@ -41,7 +41,7 @@ class Choice:
         return [f"{key.rpartition('.')[2]}: {one_line(value)}" for key, value in self.instead.items()]
 
 
-def asked(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def limit_questions(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     """Return the choices with the questions that can be asked of a user: the first two; more are remarks."""
     open_ones = [choice for choice in choices if choice.question]
     silent = {choice.key for choice in open_ones[_MOST_ASKED:]}
@@ -95,8 +95,10 @@ def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) 
             yield f"{indent}{key}: {one_line(value)}  {comment}"
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value in short, on one line: of classes their names."""
     if isinstance(value, list):
-        return ", ".join(shown(each.get("name", each) if isinstance(each, dict) else each) for each in value)
+        return ", ".join(
+            value_text(each.get("name", each) if isinstance(each, dict) else each) for each in value
+        )
     return plain(value) if isinstance(value, str) else one_line(value)

@@ -54,7 +54,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
         DatasetError: there are more values than classes can be, or only one.
     """
     yield Choice("dataset.encoding", values.encoding, values.why)
-    if (soft := _soft(values)) is not None:
+    if (soft := _antialiased_codes(values)) is not None:
         yield soft
         return
     coloured = values.encoding == "colours"
@@ -78,7 +78,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
         )
     _refuse_bits(codes, entries, values)
     _refuse_one(codes)
-    yield from _asked(codes, ignored, values, legend, doubt)
+    yield from _class_choices(codes, ignored, values, legend, doubt)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def is_zero_a_class(
     return _Doubt(f"{seen}: {'are they without data' if likely else 'is it a class'}?", likely)
 
 
-def _asked(
+def _class_choices(
     codes: Sequence[int], ignored: dict[int, str], values: LabelValues, legend: Legend, doubt: _Doubt | None
 ) -> Iterator[Choice]:
     """Yield classes and ignored values, with the questions that list and zeros leave open."""
@@ -281,7 +281,7 @@ def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
     return Choice("dataset.ignore", list(shown.values()), "; ".join(texts), other)
 
 
-def _soft(values: LabelValues) -> Choice | None:
+def _antialiased_codes(values: LabelValues) -> Choice | None:
     """Return two classes of grey masks with soft edges, whose values lie near one of two; None for others."""
     pixels = values.pixels
     least = 2 if values.lossy else _SOFT_VALUES

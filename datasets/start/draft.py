@@ -26,7 +26,7 @@ from segmenter.tiles.index import TileIndex, build_index
 from .. import load_dataset
 from .choice import Choice, nested
 from .groups import Groups, groups_of
-from .samples import LabelSample, has_an_up, label_range, samples_of
+from .samples import LabelSample, has_fixed_orientation, label_range, samples_of
 
 GIB = 2**30
 
@@ -102,7 +102,7 @@ class Draft:
     def up(self) -> tuple[bool, float]:
         """True if images have an up, and how much classes differ between above and below."""
         placed = all(info.georeferenced for info in self.infos.values())
-        return (False, 0.0) if placed else has_an_up(self.samples)
+        return (False, 0.0) if placed else has_fixed_orientation(self.samples)
 
     @property
     def bands(self) -> int:

@@ -97,7 +97,7 @@ def _paired(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) -> P
     """
     ties = pair(scenes, labels)
     for numbered, several in ((False, True), (False, False), (True, True)):
-        chosen, others, left = _chosen(ties, place, numbered=numbered, several=several)
+        chosen, others, left = _commonest_pairs(ties, place, numbered=numbered, several=several)
         if not is_vector(labels[0]) and (masks := _mask_patterns(place, chosen, ties)) is not None:
             return replace(masks, others=(others[0], masks.others[1]))
         patterns = patterns_of(chosen) if chosen else Patterns(("",), "", {})
@@ -339,7 +339,7 @@ def _serves_all(place: DataPlace, label: str, images: Sequence[str]) -> bool:
     return bool(((low < ground.max(axis=0)) & (high > ground.min(axis=0))).all(axis=1).sum() > 1)
 
 
-def _chosen(
+def _commonest_pairs(
     ties: dict[str, list[str]], place: DataPlace, *, numbered: bool, several: bool
 ) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str]]:
     """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.

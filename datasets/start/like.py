@@ -42,12 +42,12 @@ def as_before(seen: Sequence[Choice], like: Path | None, recipe: Path) -> tuple[
         before = load_run(like).recipe if (like / RUN_FILE).exists() else load_recipe(like)
         if not isinstance(before.dataset, FolderConfig):
             raise ConfigError(f"--like {like}", expected="a recipe of a folder", got=before.dataset.kind)
-        taken = _taken(seen, before, like)
+        taken = _with_earlier_split(seen, before, like)
         load_dataset(_recipe(taken, before))
         return taken, before.dataset.deals
-    for path, before in _beside(seen, recipe):
+    for path, before in _earlier_recipes(seen, recipe):
         try:
-            taken = _taken(seen, before, path)
+            taken = _with_earlier_split(seen, before, path)
             load_dataset(_recipe(taken, before))
         except SegmenterError as error:
             warn(plain(f"the split of {path.name} is not taken over: {error}"))
@@ -56,7 +56,7 @@ def as_before(seen: Sequence[Choice], like: Path | None, recipe: Path) -> tuple[
     return tuple(seen), read_deals(deal_file(recipe))
 
 
-def _beside(seen: Sequence[Choice], recipe: Path) -> Iterator[tuple[Path, Recipe]]:
+def _earlier_recipes(seen: Sequence[Choice], recipe: Path) -> Iterator[tuple[Path, Recipe]]:
     """Yield the recipes of the same data in the folder of a file that is not written yet, newest first."""
     files = [path for path in recipe.absolute().parent.glob("*.y*ml") if path.is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
@@ -73,7 +73,7 @@ def _same_data(seen: Sequence[Choice], before: Recipe) -> bool:
     return real(root_of(section.root)) == real(root_of(str(settings["dataset.root"])))
 
 
-def _taken(seen: Sequence[Choice], before: Recipe, path: Path) -> tuple[Choice, ...]:
+def _with_earlier_split(seen: Sequence[Choice], before: Recipe, path: Path) -> tuple[Choice, ...]:
     """Return the choices with the split of an earlier recipe in place of their own.
 
     Scenes that it names and that are gone are left out of its lists.

@@ -24,7 +24,7 @@ from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED
-from .choice import Choice, asked, nested
+from .choice import Choice, limit_questions, nested
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
 from .legends import find_legend
@@ -71,7 +71,7 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return (kind, root, *others) if known else asked(_loadable((kind, root, *others)))
+    return (kind, root, *others) if known else limit_questions(_loadable((kind, root, *others)))
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

@@ -40,12 +40,12 @@ from segmenter.pages.parts import (
     percent,
     side_by_side,
 )
+from segmenter.pages.pictures import picture
 from segmenter.raster import LabelRaster, open_raster, outlines, raster_info
-from segmenter.runs.report.pictures import picture
 from segmenter.tiles.index import TileIndex, build_index
 
 from ..check import CheckReport, class_rows
-from .choice import Choice, shown
+from .choice import Choice, value_text
 
 _MOST_PICTURES, _MOST_SCENES, _MOST_LINES, _MOST_GROUPS = 24, 2000, 12, 60
 _LONGEST = 160
@@ -73,7 +73,7 @@ def start_page(
         "Ignored, or without data": number(report.ignored),
         "Training": lasts,
     }
-    settings = [[each.key, shortened(shown(each.value), _LONGEST), each.reason] for each in choices]
+    settings = [[each.key, shortened(value_text(each.value), _LONGEST), each.reason] for each in choices]
     table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)
     wrong = [("left out", text) for text in left]
     wrong += [(kind, line) for kind, of in report.faults().items() for line in of[:_MOST_LINES]]

@@ -155,7 +155,7 @@ def _classes_of(
         above = sorted(names, key=lambda name: (float(np.median(areas[name])), name))
         yield Choice("dataset.vector.order", above, "where polygons overlap, the smaller lie above")
     if attribute and alone:
-        meant[names[0]] = _named(names[0], attribute)
+        meant[names[0]] = _class_name(names[0], attribute)
         names = [meant[names[0]]]
     if meant:
         why = f"named {few(nowhere)}" if nowhere else "the only value"
@@ -171,7 +171,7 @@ def _classes_of(
     yield Choice("dataset.classes", classes, f"{attribute or 'all'} of {counted(len(files), 'file')}", other)
 
 
-def _named(value: str, attribute: str) -> str:
+def _class_name(value: str, attribute: str) -> str:
     """Return a name of a class whose value may be no word, as `1` or `yes`."""
     return value if len(value) > 3 and re.search(r"[^\W\d]", value) else attribute
 

@@ -94,7 +94,7 @@ def label_range(samples: Sequence[LabelSample]) -> tuple[float, bool]:
     return float(reach), False
 
 
-def has_an_up(samples: Sequence[LabelSample]) -> tuple[bool, float]:
+def has_fixed_orientation(samples: Sequence[LabelSample]) -> tuple[bool, float]:
     """Return True if upper and lower parts of the scenes show other classes, and how much they differ.
 
     From above, neither side of many images is special; in a picture of a street the sky is above. The

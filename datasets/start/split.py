@@ -25,7 +25,7 @@ from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import build_index
 
 from ..blocks import BlockGrid, block_parts
-from ..files import dealt, few, found_in_paths
+from ..files import few, found_in_paths, splits_of
 from .choice import Choice, nested
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
@@ -83,7 +83,7 @@ def split_of(draft: Draft) -> Iterator[Choice]:
             f"{_LEAST_BLOCKS} blocks of {draft.recipe.tiles.size} pixels; add scenes, or write a "
             "recipe that does not validate",
         )
-    yield from _whole(draft, groups)
+    yield from _held_out_groups(draft, groups)
     if tested and not draft.folder:
         names = [scene.name for scene in tested]
         yield Choice("dataset.split.test", names, f"published: {counted(len(names), 'scene')}")
@@ -97,7 +97,7 @@ def _best_seed(cost: Callable[[int], float]) -> int:
 # ---------------------------------------------------------------------------------------- whole groups
 
 
-def _whole(draft: Draft, groups: Groups) -> Iterator[Choice]:
+def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
     """Yield the groups that are held out: by name, or many of them by a hash that keeps the classes best."""
     index = build_index(draft.dataset, "train", draft.recipe.tiles.model_copy(update={"min_labelled": 0.0}))
     counts_GK = scene_pixels(index.counts_NK, groups.of_S[index.scene_N], groups.count)
@@ -107,7 +107,7 @@ def _whole(draft: Draft, groups: Groups) -> Iterator[Choice]:
     hashed = groups.names or tuple(scenes.tolist())
 
     def parts(seed: int) -> Ints:
-        of = dealt(hashed, FolderSplit.model_validate({**wish.settings, "seed": seed}))
+        of = splits_of(hashed, FolderSplit.model_validate({**wish.settings, "seed": seed}))
         return np.array([SPLITS.index(of[name]) for name in hashed])
 
     def cost(seed: int) -> float:
@@ -128,18 +128,18 @@ def _whole(draft: Draft, groups: Groups) -> Iterator[Choice]:
         free = scenes[np.isin(groups.of_S, held)].tolist()
         names = [groups.names[g] for g in held] if groups.names else free
         where, value = (key, share) if by_hash else (SPLITS[part], names)
-        told = _told(counts_GK, part_G == part, draft.dataset.classes.names)
+        told = _part_sentence(counts_GK, part_G == part, draft.dataset.classes.names)
         yield Choice(f"dataset.split.{where}", value, told + how, other)
         how, other = "", ""
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {_SEEDS} for the classes")
-    if groups.ground is not None and (torn := _torn(draft, groups.ground, part_G[groups.of_S])):
+    if groups.ground is not None and (torn := _overlapping_scenes(draft, groups.ground, part_G[groups.of_S])):
         left = nested(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"
         yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
 
 
-def _torn(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
+def _overlapping_scenes(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
     """Return the scenes that overlap one of a later part on the ground."""
     infos = [draft.infos[scene] for scene in draft.free]
     low, high, pixel = boxes(list(ground), infos)
@@ -150,7 +150,7 @@ def _torn(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
     return [scene.name for scene, is_torn in zip(draft.free, torn, strict=True) if is_torn]
 
 
-def _told(counts_GK: Ints, own_G: NDArray[np.bool_], names: Sequence[str]) -> str:
+def _part_sentence(counts_GK: Ints, own_G: NDArray[np.bool_], names: Sequence[str]) -> str:
     """Return a sentence on a part: groups, share of the pixels, and the classes that it lacks."""
     own_K = counts_GK[own_G].sum(axis=0)
     lacking = [
@@ -238,7 +238,7 @@ def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]
     for path in place.paths:
         with suppress(SegmenterError, ValueError, RecursionError):  # of no text, or none in JSON
             for split, listed in _lists(place, path):
-                found = [_named(line, called) for line in listed]
+                found = [_scenes_of_line(line, called) for line in listed]
                 if members := set().union(*found):
                     named[split], files[split] = named[split] | members, f"named in {path}"
                     if lost := found.count(set()):
@@ -265,7 +265,7 @@ def _keys(path: str) -> tuple[str, ...]:
     return *("/".join(parts[i:]) for i in range(len(parts))), PurePosixPath(parts[-1]).stem
 
 
-def _named(line: str, called: Mapping[str, str]) -> set[str]:
+def _scenes_of_line(line: str, called: Mapping[str, str]) -> set[str]:
     """Return the scenes that a line names: as a whole, by cells or words; behind the first no numbers."""
     for parts in ([line], re.split(r"\s*[,;\t]\s*", line), re.split(r"[\s,;]+", line)):
         texts = [*parts[:1], *(text for text in parts[1:] if not text.isdecimal())]

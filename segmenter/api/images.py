@@ -64,9 +64,9 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
     count = run.band_count
     expected = f"(height, width, {count}), the bands last" + (", or (height, width)" if count == 1 else "")
     if len(shape) not in (3, 4):
-        raise RasterError("image", expected=f"an array of {expected}", got=_shown(shape))
+        raise RasterError("image", expected=f"an array of {expected}", got=_shape_text(shape))
     if 0 in shape:
-        raise RasterError("image", expected="at least one pixel", got=f"an array of {_shown(shape)}")
+        raise RasterError("image", expected="at least one pixel", got=f"an array of {_shape_text(shape)}")
     if shape[-1] == count:
         return
     hint = ""
@@ -77,7 +77,7 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
         hint = f"; the model saw bands {', '.join(map(str, run.bands))} of its files: image[..., [{places}]]"
     elif shape[-1] == count + 1:
         hint = f"; if the last is alpha: image[..., :{count}] with valid=image[..., {count}] > 0"
-    raise RasterError("image", expected=f"an array of {expected}", got=f"{_shown(shape)}{hint}")
+    raise RasterError("image", expected=f"an array of {expected}", got=f"{_shape_text(shape)}{hint}")
 
 
 def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -85,8 +85,8 @@ def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     if mask.dtype != np.bool_ or mask.shape != shape:
         raise RasterError(
             "valid",
-            expected=f"booleans of {_shown(shape)}, True where there is data (as mask > 0)",
-            got=f"{mask.dtype} of {_shown(mask.shape)}",
+            expected=f"booleans of {_shape_text(shape)}, True where there is data (as mask > 0)",
+            got=f"{mask.dtype} of {_shape_text(mask.shape)}",
         )
     return mask
 
@@ -101,5 +101,5 @@ def _nodata(nodata: Nodata, count: int) -> list[float | None]:
     raise RasterError("nodata", expected=f"one value, or one for each of {count} bands", got=f"{nodata!r}")
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

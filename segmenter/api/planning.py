@@ -63,7 +63,7 @@ class EpochPlan:
 
     def __repr__(self) -> str:
         steps, batch = self.batches.shape
-        lines = [f"{steps} steps of {batch} tiles, each with {_named(self.promised)}"]
+        lines = [f"{steps} steps of {batch} tiles, each with {_class_list(self.promised)}"]
         lines.append(f"{self.repeats} repeats (at least {self.least_repeats}), {self.fillers} fillers")
         if any(amount > 1 for amount in self.tiles.values()):
             amounts = ", ".join(f"{name} {amount:.1f}" for name, amount in self.tiles.items())
@@ -135,7 +135,7 @@ def plan_epoch(
     amounts = _amounts({name: given[name] for name in given if name not in numbers}, rows.min_pixels)
     table = part_table(counts, names=names)
     plan = planned_rows(table, whole_number("global_batch", global_batch), rows, amounts)
-    return _shown(plan, counts, names, rows.min_pixels)
+    return _epoch_plan(plan, counts, names, rows.min_pixels)
 
 
 def _amounts(asked: Mapping[str, Any], min_pixels: int) -> SamplingConfig:
@@ -149,7 +149,9 @@ def _amounts(asked: Mapping[str, Any], min_pixels: int) -> SamplingConfig:
     return rules.model_copy(update={"min_pixels": min_pixels})
 
 
-def _shown(plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_pixels: int) -> EpochPlan:
+def _epoch_plan(
+    plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_pixels: int
+) -> EpochPlan:
     return EpochPlan(
         batches=plan.rows_SB,
         held=held_by_rows(plan.rows_SB, counts, min_pixels),
@@ -263,5 +265,5 @@ def _at_least_one(batch: int) -> int:
     return batch
 
 
-def _named(names: Sequence[str]) -> str:
+def _class_list(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "no class promised"

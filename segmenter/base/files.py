@@ -147,7 +147,7 @@ class FileLock:
                 os.close(handle)
         return None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the lock, if it was taken."""
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -457,7 +457,7 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[str | None]:
+def exclusive_lock(folder: Path) -> Iterator[str | None]:
     """Create the folder and lock it for this process; the lock is released if the process dies.
 
     Yields a warning if the file system has no locks: other processes are then not kept out.
@@ -478,11 +478,11 @@ def alone_in(folder: Path) -> Iterator[str | None]:
     try:
         yield None if lock.missing is None else no_locks(folder, lock.missing)
     finally:
-        lock.give_back()
+        lock.release()
 
 
 @contextlib.contextmanager
-def alone_at(
+def exclusive_outputs(
     path: Path,
     *earlier: Path,
     overwrite: bool = False,
@@ -539,7 +539,7 @@ def alone_writing(path: Path) -> Iterator[bool]:
     try:
         yield killed
     finally:
-        lock.give_back()
+        lock.release()
 
 
 def no_locks(folder: Path, why: str) -> str:

@@ -125,9 +125,9 @@ class ToolParser(argparse.ArgumentParser):
                 continue
             following = words[place + 1 : place + 2]
             given = value if equals else next((w for w in following if not w.startswith("-")), "…")
-            self.error(f"{option}: there is no such option{self._meant(option, given)}")
+            self.error(f"{option}: there is no such option{self._suggestion(option, given)}")
 
-    def _meant(self, option: str, value: str) -> str:
+    def _suggestion(self, option: str, value: str) -> str:
         """Return a suggestion: a similarly spelt option, or the recipe setting of that name."""
         name = option.removeprefix("--").replace("-", "_")
         settings = {} if self.settings is None else {s.rpartition(".")[2]: s for s in self.settings()}

@@ -90,7 +90,7 @@ class KeyedFolder:
     def release(self) -> None:
         """Release the locks of all files."""
         while self._held:
-            self._held.popitem()[1].give_back()
+            self._held.popitem()[1].release()
 
     def __del__(self) -> None:
         self.release()
@@ -107,7 +107,7 @@ class KeyedFolder:
         except OSError:
             return False
         finally:
-            lock.give_back()
+            lock.release()
         return lock.missing is None
 
     # ---------------------------------------------------------------------------------- tidying
@@ -122,7 +122,7 @@ class KeyedFolder:
         try:
             yield
         finally:
-            lock.give_back()
+            lock.release()
 
     @property
     def _lock_file(self) -> Path:
@@ -146,7 +146,7 @@ class KeyedFolder:
         except OSError:
             return 0
         finally:
-            lock.give_back()
+            lock.release()
         return len(left)
 
     def remove_older(self, seconds: float, is_outdated: Callable[[Path], bool]) -> None:

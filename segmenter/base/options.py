@@ -290,16 +290,16 @@ class OverwriteOptions:
         False, "replace the output file if it exists (default: an existing file is an error)"
     )
 
-    def alone_at(self, output: Path, *earlier: Path) -> AbstractContextManager[None]:
-        """Return a block that alone writes a file, and `earlier` ones before it (`base.files.alone_at`).
+    def exclusive_outputs(self, output: Path, *earlier: Path) -> AbstractContextManager[None]:
+        """Return a block that alone writes a file, and `earlier` ones before it; see `base.files`.
 
         Raises:
             SegmenterError: a file exists, another process is at work, or the folder is not writable.
         """
-        from segmenter.base.files import alone_at
+        from segmenter.base.files import exclusive_outputs
 
         remedy = "name another file, or add --overwrite"
-        return alone_at(output, *earlier, overwrite=self.overwrite, remedy=remedy)
+        return exclusive_outputs(output, *earlier, overwrite=self.overwrite, remedy=remedy)
 
 
 class Command(NamedTuple):

@@ -23,6 +23,10 @@ _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")
 """Unsafe characters that programs print themselves: line ends, and cursor moves of progress bars."""
 
 
+_MARKED = re.compile(r"^(?:(error)|warning)(?=: )", re.MULTILINE)
+_RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
+
+
 @dataclass
 class Said:
     """Messages collected instead of printed.
@@ -126,7 +130,8 @@ def enduring_output() -> Iterator[Enduring]:
     """Keep the program running if stdout or stderr is closed, full or no longer read (`| head`).
 
     Only the output to that stream is lost. Control characters, and those missing in the terminal's encoding,
-    are printed escaped. Yields the stream in place of stdout.
+    are printed escaped. On a terminal `error:` is red and `warning:` yellow, unless NO_COLOR is set.
+    Yields the stream in place of stdout.
     """
     _open_standard_files()
     out, err = Enduring(sys.stdout, 1), Enduring(sys.stderr, 2)
@@ -152,7 +157,7 @@ class Enduring:
 
     Attributes:
         failure: why it failed; None if it did not.
-        answers: True if it carries a machine-readable answer (`words_aside`).
+        answers: True if it carries a machine-readable answer (`stdout_for_json`).
     """
 
     failure: OSError | None = None
@@ -162,10 +167,13 @@ class Enduring:
         self._stream = open(number, "w", closefd=False) if stream is None else stream  # noqa: SIM115
         if isinstance(self._stream, io.TextIOWrapper):
             self._stream.reconfigure(errors="backslashreplace")
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        self._coloured = not plain and self._stream.isatty()
 
     def write(self, text: str) -> int:
         with self._going_on():
-            self._stream.write(escaped(text))
+            shown = escaped(text)
+            self._stream.write(_MARKED.sub(_in_colour, shown) if self._coloured else shown)
         return len(text)
 
     def flush(self) -> None:
@@ -186,8 +194,12 @@ class Enduring:
             os.close(nowhere)
 
 
+def _in_colour(word: re.Match[str]) -> str:
+    return f"{_RED if word[1] else _YELLOW}{word[0]}{_PLAIN}"
+
+
 @contextmanager
-def words_aside(aside: bool) -> Iterator[TextIO]:
+def stdout_for_json(aside: bool) -> Iterator[TextIO]:
     """Yield stdout for a machine-readable answer; if `aside`, messages printed meanwhile go to stderr."""
     answer = sys.stdout
     if not aside:

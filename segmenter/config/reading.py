@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.base.errors import ConfigError, extended_error, shortened
-from segmenter.base.invocation import recipes_hint
+from segmenter.base.invocation import invocation, recipes_hint, typed
 from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import MAX_NAME, Recipe
@@ -98,17 +99,33 @@ def read_text(path: Path) -> str:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise ConfigError(f"{path}: cannot read the recipe", expected="a file")
+                raise ConfigError(f"{path}: cannot read the recipe", expected="a file", remedy=_instead(path))
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError(
-                f"{path}: cannot read the recipe", expected=f"at most {MAX_BYTES >> 20} MiB, it is larger"
+                f"{path}: cannot read the recipe",
+                expected=f"at most {MAX_BYTES >> 20} MiB, it is larger",
+                remedy=_instead(path),
             )
         return content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         where = shortened(str(path))
-        raise ConfigError(where, f"cannot read the recipe: {why}", remedy=recipes_hint()) from None
+        raise ConfigError(where, f"cannot read the recipe: {why}", remedy=_instead(path)) from None
+
+
+def _instead(path: Path) -> str:
+    """Return what may have been meant by the path of a recipe that cannot be read."""
+    if path.is_dir():
+        return f"for a folder of images and labels: {invocation('start')} {typed(path)}"
+    beside = path.with_suffix(".yaml")
+    if path.suffix != ".yaml" and beside.is_file():
+        return f"the recipe is {beside}"
+    with suppress(OSError):
+        names = [each.name for each in path.parent.glob("*.y*ml")]
+        if near := get_close_matches(path.name, names, 1):
+            return f"did you mean {path.with_name(near[0])}?"
+    return recipes_hint()
 
 
 def parse(text: str, where: str) -> Any:
@@ -125,6 +142,7 @@ def parse(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         why = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
         hint = "; what begins with & or * needs quotes" if "an alias" in why or "an anchor" in why else ""
+        hint = "; indent with spaces, not tabs" if "'\\t'" in why else hint
         raise ConfigError(where, f"not valid YAML: {why}{hint}") from None
 
 
@@ -169,10 +187,16 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         ConfigError: all mistakes at once, each with file, dotted path, expected and actual value.
     """
     data = parse(read_text(path), str(path))
+    if data is None:
+        raise ConfigError(path, "the recipe is empty", remedy=recipes_hint())
     if not isinstance(data, dict):
-        raise ConfigError(path, expected="a mapping of sections", got=type(data).__name__)
+        raise ConfigError(path, expected="sections of settings, as dataset: and training:", got=_kind(data))
     data.setdefault("name", _name_of(path))
     return with_deals(_overridden(data, overrides, str(path)), read_deals(deal_file(path)))
+
+
+def _kind(data: Any) -> str:
+    return "a list" if isinstance(data, list) else shortened(repr(data))
 
 
 def with_deals(recipe: Recipe, deals: Deals) -> Recipe:
@@ -261,7 +285,8 @@ def _explain(error: ErrorDetails, where: str) -> ConfigError:
     place, section = f"{where}: {dotted}", _section(full[:-1])
     if error["type"] == "extra_forbidden":
         keys = list(getattr(section, "model_fields", ()))
-        near = get_close_matches(location[-1], keys, 1)
+        elsewhere = [each for each in flat_settings(default_recipe()) if each.endswith(f".{location[-1]}")]
+        near = get_close_matches(location[-1], keys, 1) or (elsewhere if len(elsewhere) == 1 else [])
         known = (
             f"did you mean {near[0]}?" if near else f"known here: {', '.join(keys) or 'see --print-config'}"
         )

@@ -35,7 +35,7 @@ def _none(others: OtherSettings) -> Iterable[Problem]:
 
 @dataclass(frozen=True)
 class StrategyRules:
-    """What a recipe can say with a strategy.
+    """Rules on what a recipe can say with a strategy.
 
     Attributes:
         unread: settings of `distribution` that it does not read → why; `{got}` stands for the value.

@@ -1,1 +1,1 @@
-"""What a recipe asks of its data and files, known before anything is trained; loads no TensorFlow."""
+"""Demands of a recipe on its data and files, known before anything is trained; loads no TensorFlow."""

@@ -117,14 +117,14 @@ class Devices:
         facts |= self.kind.computed_on
         return facts | ({"variables": "one copy, on the host"} if self.central else {})
 
-    def dealt(self, global_batch: int) -> tuple[int, ...]:
+    def replica_tiles(self, global_batch: int) -> tuple[int, ...]:
         """Return the number of tiles of a step on each replica: consecutive blocks of a batch.
 
         Raises:
             ConfigError: the global batch cannot be split evenly, or by the shares.
         """
         if self.shares:
-            return dealt(global_batch, self.shares)
+            return deal_tiles(global_batch, self.shares)
         if global_batch % self.replicas:
             raise ConfigError(
                 "training.global_batch", expected=f"a multiple of {self.replicas} (devices)", got=global_batch
@@ -132,8 +132,8 @@ class Devices:
         return (global_batch // self.replicas,) * self.replicas
 
     def local_batch(self, global_batch: int) -> int:
-        """Return the largest number of tiles of a step on a replica; errors as in `dealt`."""
-        return max(self.dealt(global_batch))
+        """Return the largest number of tiles of a step on a replica; errors as in `deal_tiles`."""
+        return max(self.replica_tiles(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
         """Put each block of this worker's part of a global batch, a tuple of arrays, on its replica's device.
@@ -163,12 +163,12 @@ class Devices:
     def _blocks(self, tiles: int) -> list[slice]:
         """Return the block of each of this worker's replicas, as slices of the worker's own tiles."""
         own = len(self.used)
-        counts = self.dealt(tiles) if self.workers.count == 1 else (tiles // own,) * own
+        counts = self.replica_tiles(tiles) if self.workers.count == 1 else (tiles // own,) * own
         ends = list(itertools.accumulate(counts))
         return [slice(first, stop) for first, stop in itertools.pairwise([0, *ends])]
 
 
-def dealt(tiles: int, shares: Sequence[int], unit: int = 1) -> tuple[int, ...]:
+def deal_tiles(tiles: int, shares: Sequence[int], unit: int = 1) -> tuple[int, ...]:
     """Distribute the tiles of a step to devices in proportion to their shares, by largest remainders.
 
     Each gets its quota rounded down; remaining tiles go to the largest remainders (Hamilton's method; ties:
@@ -220,7 +220,7 @@ def make_devices(
     if cluster is not None and cluster.workers > 1:
         return _over_workers(config, logical_devices, cluster)
     available = set_up_devices(config, logical_devices)
-    used = _chosen(config, available)
+    used = _listed_devices(config, available)
     if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
         raise DeviceError(
             f"distribution.strategy: {config.strategy}",
@@ -269,7 +269,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
     return Devices(strategy, tuple(used), (), config.visible_devices == (), workers=workers)
 
 
-def _chosen(config: DistributionConfig, available: list[Device]) -> list[Device]:
+def _listed_devices(config: DistributionConfig, available: list[Device]) -> list[Device]:
     """Return the devices that the recipe lists by number; else the first, or all."""
     if config.devices is None:
         return available[:1] if config.strategy == "one_device" else available
@@ -401,7 +401,7 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
     Args:
         to_measure: True if each device's share of the batch is still to be measured.
     """
-    tiles = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
+    tiles = ["to be measured"] * devices.replicas if to_measure else devices.replica_tiles(global_batch)
     own = tiles[devices.first : devices.first + len(devices.used)]
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [

@@ -69,7 +69,7 @@ def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray
     """Return image, label, image, label, …; one contrast stretch for all shows changed brightness."""
     every = slice(None, None, step)
     thin = [(image[every, every], valid[every, every], ids[every, every]) for image, valid, ids in row]
-    images = stretched(_beside(thin, 0), _beside(thin, 1))
+    images = stretched(_join_tiles(thin, 0), _join_tiles(thin, 1))
     width = thin[0][2].shape[1]
     parts = [images[:, i * width : (i + 1) * width] for i in range(len(row))]
     return [
@@ -77,7 +77,7 @@ def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray
     ]
 
 
-def _beside(tiles: Sequence[Sequence[NDArray[Any]]], part: int) -> NDArray[Any]:
+def _join_tiles(tiles: Sequence[Sequence[NDArray[Any]]], part: int) -> NDArray[Any]:
     return np.concatenate([tile[part] for tile in tiles], axis=1)
 
 

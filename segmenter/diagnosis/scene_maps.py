@@ -74,10 +74,10 @@ def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[SceneMa
     clusters = [[s] for s in placed] if len(placed) <= MOST_MAPS else _adjoining(placed, infos)
     tiles = _Members(index)
     sheets = [_plane(index, tiles, cluster, infos) for cluster in clusters]
-    sheets += [_alone(index, tiles, s, info) for s, info in infos.items() if not _north_up(info)]
+    sheets += [_rotated_sheet(index, tiles, s, info) for s, info in infos.items() if not _north_up(info)]
     sheets += _without_place(index, tiles, [int(s) for s in scene_ids if s not in infos and s not in unread])
     largest = sorted(range(len(sheets)), key=lambda i: -len(sheets[i].tiles))[:MOST_MAPS]
-    maps = [_drawn(sheets[i], index.counts_NK) for i in sorted(largest)]
+    maps = [_scene_map(sheets[i], index.counts_NK) for i in sorted(largest)]
     return maps, len(sheets) - len(maps) + len(unread)
 
 
@@ -184,7 +184,7 @@ def _plane(index: TileIndex, members: _Members, scenes: list[int], infos: dict[i
     )
 
 
-def _alone(index: TileIndex, members: _Members, scene: int, info: RasterInfo) -> _Sheet:
+def _rotated_sheet(index: TileIndex, members: _Members, scene: int, info: RasterInfo) -> _Sheet:
     """Return the map of a rotated scene, or one with control points only, in its rows and columns."""
     tiles, size = members.of([scene]), info.size
     row, col = _centres(index, tiles, size.height, size.width)
@@ -254,7 +254,7 @@ def _title(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} adjoining"
 
 
-def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> SceneMap:
+def _scene_map(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> SceneMap:
     """Return the sheet as a map for the diagnosis."""
     rows = np.clip(sheet.y_n.astype(np.int64), 0, sheet.rows - 1)
     cols = np.clip(sheet.x_n.astype(np.int64), 0, sheet.cols - 1)

@@ -33,7 +33,7 @@ def table(diagnosis: Diagnosis, *, everything: bool = True) -> str:
         parts.append(_quotas(diagnosis))
     parts.append(_limit(diagnosis.limit) if everything else _why(diagnosis.limit))
     if diagnosis.run is not None:
-        parts.append(_run(diagnosis, diagnosis.run))
+        parts.append(_run_text(diagnosis, diagnosis.run))
     return "\n\n".join(parts)
 
 
@@ -182,7 +182,7 @@ def _why(limit: Limit) -> str:
     return _wrapped(plain(f"what limits: {limit.why}"))
 
 
-def _run(diagnosis: Diagnosis, run: LoggedCoverage) -> str:
+def _run_text(diagnosis: Diagnosis, run: LoggedCoverage) -> str:
     text = (
         f"run {plain(run.path)}: {run.steps} steps, {run.short_steps} short of a promised class; "
         f"of {run.tiles_drawn} tiles {run.redrawn:.2%} drawn again, {run.replaced:.2%} replaced"

@@ -146,12 +146,12 @@ def _drawn_bounds(levels: Sequence[Units], weight_N: NDArray[np.float64]) -> tup
     from scipy.special import ndtr  # here: all that reads scores would wait for it
 
     count = len(levels[-1])
-    drawn = _drawn(levels[-1])
+    drawn = _miou_of_draws(levels[-1])
     tail = 100 * ndtr(-_student(count) * math.sqrt(count / (count - 1)))
     low, middle, high = np.percentile(drawn, (tail, 50, 100 - tail))
     wider = _widening(weight_N)
     if len(levels) > 1 and (variance := _variance(drawn, count)):
-        finer = _variance(_drawn(levels[-2]), len(levels[-2]))
+        finer = _variance(_miou_of_draws(levels[-2]), len(levels[-2]))
         wider *= math.sqrt(min(2.0, max(1.0, 2 - finer / variance)))
     low, high = middle - wider * (middle - low), middle + wider * (high - middle)
     return max(0.0, float(low)), min(1.0, float(high))
@@ -185,7 +185,7 @@ def _ratios(errors_DN: NDArray[np.float64], weight_N: NDArray[np.float64]) -> ND
     return ratios
 
 
-def _drawn(units: Units) -> NDArray[np.float64]:
+def _miou_of_draws(units: Units) -> NDArray[np.float64]:
     """Return the mIoU of each draw of as many units with replacement."""
     count, rng, found = len(units), np.random.default_rng(0), []
     flat = units[:, :2].reshape(count, -1)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.grid.labels import Colour
-from segmenter.grid.sight import APART, lab_of, least_differences, seen, srgb_of
+from segmenter.grid.sight import APART, lab_of, least_differences, sight_lab, srgb_of
 
 _LEAST = APART + 0.1
 """Distance at which colours are chosen, before they are rounded."""
@@ -107,10 +107,10 @@ def _bent(natural: dict[int, Colour], taken: Sequence[Colour]) -> dict[int, Colo
         return {}
     variants = [_variants(colour) for colour in natural.values()]
     all_M3, ends = np.concatenate(variants), np.cumsum([len(each) for each in variants])
-    seen_SM3, known = seen(all_M3), dict[int, NDArray[np.bool_]]()
+    seen_SM3, known = sight_lab(all_M3), dict[int, NDArray[np.bool_]]()
     free_M = np.ones(len(all_M3), np.bool_)
     if taken:
-        free_M &= (least_differences(seen_SM3, seen(taken)) >= _LEAST).all(axis=1)
+        free_M &= (least_differences(seen_SM3, sight_lab(taken)) >= _LEAST).all(axis=1)
 
     def fits(at: int) -> NDArray[np.bool_]:
         if at not in known:
@@ -155,10 +155,10 @@ def _variants(colour: Colour) -> NDArray[np.int64]:
             for lighter, paler, turned in bends
         ]
     )
-    return _shown(lab)
+    return _displayable(lab)
 
 
-def _shown(lab_N3: NDArray[np.float64]) -> NDArray[np.int64]:
+def _displayable(lab_N3: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the colours among CIELAB ones that a screen can show, each once, in their order."""
     srgb = np.round(srgb_of(lab_N3)).astype(np.int64)
     inside = ((srgb >= 0) & (srgb <= 255)).all(axis=1)
@@ -169,15 +169,15 @@ def _shown(lab_N3: NDArray[np.float64]) -> NDArray[np.int64]:
 def _others() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return colours in even steps of CIELAB, for classes without a natural one, and as they are seen."""
     steps = (range(25, 95, 7), range(-80, 81, 16), range(-80, 81, 16))
-    colours_N3 = _shown(np.array(list(product(*steps)), np.float64))
-    return colours_N3, seen(colours_N3)
+    colours_N3 = _displayable(np.array(list(product(*steps)), np.float64))
+    return colours_N3, sight_lab(colours_N3)
 
 
 def _farthest(taken: Sequence[Colour], count: int) -> Iterator[Colour]:
     """Yield colours, each the farthest from those before it for the sight that sees the least of it."""
     colours_N3, seen_SN3 = _others()
     taken = taken or [_of_hex("3b82d0")]
-    apart_N = least_differences(seen_SN3, seen(taken)).min(axis=1)
+    apart_N = least_differences(seen_SN3, sight_lab(taken)).min(axis=1)
     for _ in range(count):
         at = int(np.argmax(apart_N))
         apart_N = np.minimum(apart_N, least_differences(seen_SN3, seen_SN3[:, [at]])[:, 0])

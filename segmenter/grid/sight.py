@@ -78,7 +78,7 @@ def ciede2000(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[n
     return np.sqrt(np.maximum(lightness**2 + chroma**2 + hue**2 + R * chroma * hue, 0))
 
 
-def seen(colours_N3: Any) -> NDArray[np.float64]:
+def sight_lab(colours_N3: Any) -> NDArray[np.float64]:
     """Return CIELAB (sights, N, 3) of 8-bit sRGB colours as each kind of sight sees them."""
     return np.stack([lab_of(colours_N3, sight) for sight in SIGHTS.values()])
 

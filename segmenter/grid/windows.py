@@ -52,7 +52,7 @@ class Columns:
         count = max(1, -(-self.part.width // self.width))
         return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
 
-    def left(self, done_rows: int) -> Iterator[Window]:
+    def remaining(self, done_rows: int) -> Iterator[Window]:
         """Yield the columns that remain after the first `done_rows` rows."""
         if not self.part.size.pixels:
             return
@@ -67,7 +67,7 @@ class Columns:
         if not self.part.height:
             return 0
         index, rows = divmod(done_rows, self.part.height)
-        whole, here = min(index * self.step, self.part.width), next(self.left(done_rows), None)
+        whole, here = min(index * self.step, self.part.width), next(self.remaining(done_rows), None)
         return whole * self.part.height + (0 if here is None else rows * here.width)
 
 

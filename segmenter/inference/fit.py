@@ -95,7 +95,7 @@ def check_fit(
     if sampled is None or info.path in sampled:
         sample = BandMoments.of(raster, part)
         for member in members(run):
-            refused, line = unlike(sample, member.scenes or member.normalisation)
+            refused, line = compare_values(sample, member.scenes or member.normalisation)
             (doubts if refused else told).extend([line] if line else [])
     if doubts and not insist:
         raise RasterError(info.path, doubts[0], remedy=_INSIST)
@@ -142,7 +142,7 @@ def other_scales(run: AnyRun, metres: float | None) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def unlike(sample: BandMoments, trained: Normalisation) -> tuple[bool, str]:
+def compare_values(sample: BandMoments, trained: Normalisation) -> tuple[bool, str]:
     """Compare values with training; return True if the quantity differs, and a line on it, or empty text."""
     mean, std = np.array(trained.mean), np.array(trained.std)
     if sample.pixels < _LEAST_PIXELS or len(mean) != len(sample.mean_C):

@@ -194,7 +194,7 @@ class PredictFunction:
         """Predict one part of each window; pixels around it are computed, but get no classes."""
         edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
-            outputs = self._plain(image_BHWC, valid_BHW, _whole(valid_BHW), edges)
+            outputs = self._plain(image_BHWC, valid_BHW, _all_valid(valid_BHW), edges)
             return Prediction(**{name: np.asarray(tensor) for name, tensor in outputs.items()})
 
     def _placed(self) -> Any:
@@ -215,7 +215,7 @@ class PredictFunction:
     ) -> NDArray[np.float32]:
         """Return (B, H, W, K) probabilities × the weights of each window's rows and columns."""
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
-            found = self._weighted(image_BHWC, valid_BHW, _whole(valid_BHW), rows_BH, cols_BW)
+            found = self._weighted(image_BHWC, valid_BHW, _all_valid(valid_BHW), rows_BH, cols_BW)
             result: NDArray[np.float32] = np.asarray(found)  # not .numpy(), which copies
         return result
 
@@ -337,7 +337,7 @@ def _measures(model: Any) -> tuple[int, float]:
     return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
 
 
-def _whole(valid_BHW: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _all_valid(valid_BHW: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Return 1 if all pixels have data, as a type that TensorFlow keeps in host memory.
 
     If a GPU computed it, the graph would have to wait for the GPU before it continues.
@@ -355,7 +355,7 @@ class _Pixels:
 
     def normalised(self, member: Member, *, after: Any = None) -> Any:
         """Return images normalised for a member, computed after `after`."""
-        with _after(after):
+        with _control_after(after):
             image = self.image if after is None else tf.identity(self.image)
         return tf.cond(
             self.whole > 0,
@@ -371,7 +371,7 @@ def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
     for member in members:
         pixels_BHWC = pixels.normalised(member, after=total)
         for scale in tta.scales:
-            with _after(total):
+            with _control_after(total):
                 copy_BHWC = rescaled(tf.identity(pixels_BHWC), scale)
             shares = _over_symmetries(member.model, softmax, copy_BHWC, tta.symmetries, total)
             found = rescaled(shares, 1 / scale)
@@ -382,7 +382,7 @@ def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
 def _over_symmetries(model: Any, softmax: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
     total: Any = None
     for symmetry in SYMMETRIES[symmetries]:
-        with _after(before if total is None else total):
+        with _control_after(before if total is None else total):
             turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
         scores = model(turned, training=False)
         found = symmetry.undo(per_pixel(softmax, scores), tf.transpose)
@@ -390,7 +390,7 @@ def _over_symmetries(model: Any, softmax: Any, pixels_BHWC: Any, symmetries: str
     return total
 
 
-def _after(total: Any) -> Any:
+def _control_after(total: Any) -> Any:
     return tf.control_dependencies([] if total is None else [total])
 
 

@@ -133,7 +133,7 @@ def _read_job(
     extent = raster.extent
     kind = raster.info.dtype, len(raster.bands)
     columns = job.columns or Columns(job.part or extent, tiling.column)
-    for column in columns.left(job.done_rows):
+    for column in columns.remaining(job.done_rows):
         windows = _read_column(job, raster, tiling.placements(extent, column), tiling, column, readers)
         for place, image, valid in windows:
             inner = valid[place.keep.relative_to(place.read).slices()]

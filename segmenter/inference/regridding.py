@@ -51,7 +51,7 @@ class Regridder:
 
     def __init__(self, columns: GridColumns, wanted: ExtraOutputs, classes: int, valid: Valid) -> None:
         self._grid, self._wanted, self._classes, self._valid = columns.grid, wanted, classes, valid
-        self._own, self._over = columns.own.left(0), columns.left(0)
+        self._own, self._over = columns.own.remaining(0), columns.remaining(0)
         self._next_column()
 
     def _next_column(self) -> None:

@@ -213,7 +213,7 @@ def computing_options(call: Call, tiling: Tiling) -> dict[str, Any]:
         window = [tiling.window.height, tiling.window.width]
         options |= {"mode": "smooth", "window": window}
         options |= {"overlap": blend.overlap, "blend_weights": blend.weights}
-    return {**options, "precision": _shown(call.precision)}
+    return {**options, "precision": _precision_entry(call.precision)}
 
 
 # ----------------------------------------------------------------------------------------- precision
@@ -260,7 +260,7 @@ def precision_of(run: AnyRun, asked: str | None = None) -> tuple[str, ...]:
     return trained if as_trained else (asked or _PLAIN,) * len(trained)
 
 
-def _shown(precision: tuple[str, ...]) -> str | None:
+def _precision_entry(precision: tuple[str, ...]) -> str | None:
     """Return the precision as stored in the journal; None for float32, which older journals omit."""
     if set(precision) == {_PLAIN}:
         return None
@@ -270,7 +270,7 @@ def _shown(precision: tuple[str, ...]) -> str | None:
 def _tell(chosen: tuple[str, ...], trained: tuple[str, ...], why: str) -> None:
     if {*chosen, *trained} == {_PLAIN}:
         return
-    shown, theirs = (_shown(each) or _PLAIN for each in (chosen, trained))
+    shown, theirs = (_precision_entry(each) or _PLAIN for each in (chosen, trained))
     if chosen == trained:
         say(f"precision: {shown}, as in training and validation{why}")
     else:

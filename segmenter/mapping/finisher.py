@@ -46,7 +46,7 @@ class Finisher:
         """Return by option the files `STEM.OPTION.EXT` of its companion that belong to a finished map."""
         return {}
 
-    def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
+    def companion_files(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
         """Return the files that its companion writes with a raster's map; others may change these files."""
         return ()
 

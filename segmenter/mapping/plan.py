@@ -73,13 +73,16 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
     if label is not None:
         check_label(label, info)
     style.check(info, part)
-    beside = [*style.beside(name), *(p for one in call.finishers for p in one.checked(call, name).values())]
+    beside = [
+        *style.companion_files(name),
+        *(p for one in call.finishers for p in one.checked(call, name).values()),
+    ]
     job = MapJob(request, info, part, name, style.path(name, info), label, tuple(beside))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
         job.group = truth.groups.get(image)
     job.tag = tag
-    job.unchecked = tuple(path for each in call.finishers for path in each.beside(call, name, info))
+    job.unchecked = tuple(path for each in call.finishers for path in each.companion_files(call, name, info))
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.unchecked)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             image, f"its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
@@ -112,11 +115,11 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
     taken: dict[str, Path] = {name.casefold(): folder / name for name in scores}
     dataset = layout if layout is not None and layout.covers(folder) else None
     for path in taken.values():
-        _replaces_none(path, originals, folder, dataset)
+        _refuse_overwriting(path, originals, folder, dataset)
     for job in jobs:
         later = (path for finisher in call.finishers for path in finisher.afterwards(job))
         for path in (*job.files, *job.unchecked, *later):
-            _replaces_none(path, originals, folder, dataset)
+            _refuse_overwriting(path, originals, folder, dataset)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
@@ -124,7 +127,7 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
                 )
 
 
-def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
+def _refuse_overwriting(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
     if real(path) in originals:
         raise DatasetError(f"--output {folder}", f"{path} would replace an input; choose another folder")
     if dataset is not None and dataset.holds(path):
@@ -176,7 +179,7 @@ def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) ->
             failures.append(error)
             jobs.remove(job)
             continue
-        notes.append((_said(sides, metres, job.grid), job.info.path))
+        notes.append((_scale_line(sides, metres, job.grid), job.info.path))
     return notes
 
 
@@ -235,7 +238,7 @@ def _sides(info: RasterInfo, scale_of: GsdOf, stated: float | None) -> tuple[flo
     return stated, stated
 
 
-def _said(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> str:
+def _scale_line(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> str:
     high, wide = (f"{side:.3g}" for side in sides)
     pixel = f"a pixel is {high} m" if high == wide else f"a pixel is {wide}×{high} m"
     if grid is None:

@@ -102,7 +102,7 @@ class MapStyle:
         """Return the path of a raster's map."""
         return self.folder / f"{name}{'.png' if self.is_png(info) else '.tif'}"
 
-    def beside(self, name: str) -> tuple[Path, ...]:
+    def companion_files(self, name: str) -> tuple[Path, ...]:
         """Return the paths of files that are written with a map."""
         beside = {
             "confidence.tif": self.wanted.confidence,

@@ -55,16 +55,16 @@ def graph_of(model: Any) -> Graph:
         for tensor in tensors:
             number_of[id(tensor)] = len(graph.shapes)
             graph.shapes.append(tuple(tensor.shape))
-        return known(tensors)
+        return numbers(tensors)
 
-    def known(tensors: Any) -> tuple[int, ...]:
+    def numbers(tensors: Any) -> tuple[int, ...]:
         return tuple(number_of[id(tensor)] for tensor in tensors)
 
     graph.inputs = added(model.inputs)
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:
             if not node.is_input:
-                call = LayerCall(node.operation, known(node.input_tensors), added(node.outputs), node)
+                call = LayerCall(node.operation, numbers(node.input_tensors), added(node.outputs), node)
                 graph.calls.append(call)
-    graph.outputs = known(model.outputs)
+    graph.outputs = numbers(model.outputs)
     return graph

@@ -130,13 +130,13 @@ def planes_of(graph: Graph) -> list[Plane]:
     for tensor in graph.inputs:
         planes[tensor] = Plane((Extent(), Extent()))
     for call in graph.calls:
-        result = _given(call, [planes[tensor] for tensor in call.inputs])
+        result = _output_plane(call, [planes[tensor] for tensor in call.inputs])
         for tensor in call.outputs:
             planes[tensor] = result
     return planes
 
 
-def _given(call: LayerCall, inputs: Sequence[Plane]) -> Plane:
+def _output_plane(call: LayerCall, inputs: Sequence[Plane]) -> Plane:
     unlimited = next((plane.unlimited for plane in inputs if plane.unlimited), "")
     if call.kind == "SpreadParts":  # as large as its second input
         return Plane(inputs[1].extents, unlimited)
@@ -186,10 +186,10 @@ def parts_that_fit(tiles: int, fits: int) -> int:
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
     """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.
 
-    The forward pass keeps the tensors that gradients are computed from (`_kept`); the backward pass adds the
-    gradients of the largest layers: Σ over kept tensors of elements × bytes, plus twice the largest tensor.
-    In float32 that is 2 % above a U-Net's peak on an H200; in float64 everything takes twice as much. Under
-    XLA, which gives each tensor its place beforehand, it is an upper bound.
+    The forward pass keeps the tensors that gradients are computed from (`_kept_tensors`); the backward pass
+    adds the gradients of the largest layers: Σ over kept tensors of elements × bytes, plus twice the largest
+    tensor. In float32 that is 2 % above a U-Net's peak on an H200; in float64 everything takes twice as much.
+    Under XLA, which gives each tensor its place beforehand, it is an upper bound.
 
     In mixed float16 TensorFlow's allocator takes 1.5 to 1.8 times the living tensors: there every layer's
     output counts, with 2 bytes, and 4 in the float32 head and in `SyncBatchNorm`, which computes in float32;
@@ -198,7 +198,7 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
     """
     graph = graph_of(model)
     planes = planes_of(graph)
-    kept = range(len(graph.shapes)) if mixed else _kept(graph)
+    kept = range(len(graph.shapes)) if mixed else _kept_tensors(graph)
     image = [4 * _elements(graph, planes, tensor, height, width) for tensor in graph.inputs]
     sizes = image + [
         _elements(graph, planes, tensor, height, width) * _bytes_per_element(call, mixed)
@@ -210,7 +210,7 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
     return twice * (sum(sizes) + 2 * max(sizes))
 
 
-def _kept(graph: Graph) -> set[int]:
+def _kept_tensors(graph: Graph) -> set[int]:
     """Return the tensors of a graph that its backward pass is computed from, and its outputs.
 
     A convolution's, a BatchNorm's or a product's gradient needs the input; a ReLU's, the output; that of a

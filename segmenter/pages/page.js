@@ -7,13 +7,25 @@
 
   const PAGE = 860; // pixels: what a page of paper has room for below a heading
 
+  // Charts are drawn in the colours of paper: in dark mode those of texts, grounds and lines are replaced, of data
+  // only the ink: white may be a class.
+  const INK = {"#1b1f24": "#e8eaed"};
+  const DARK = {...INK, "#ffffff": "#15191e", "#52606d": "#a8b3bf", "#e3e7eb": "#39424c", "#c9ced4": "#39424c"};
+  const darkness = window.matchMedia("screen and (prefers-color-scheme: dark)");
+  const recoloured = (value, by) => typeof value === "string" ? by[value] || value
+    : Array.isArray(value) ? value.map((each) => recoloured(each, by))
+    : value && typeof value === "object"
+      ? Object.fromEntries(Object.entries(value).map(([key, each]) => [key, recoloured(each, by)])) : value;
+
   const element = (id) => document.getElementById(id);
   const copy = (value) => JSON.parse(JSON.stringify(value)); // Plotly writes into what it is given
 
   // Anew each time: a chart that Plotly only updates keeps margins that were right for its last width.
   function draw(id) {
     const {figures, titles, chosen} = charts[id];
-    const {data, layout} = copy(figures[chosen]);
+    const {data: light, layout: white} = copy(figures[chosen]);
+    const dark = darkness.matches && !paper;
+    const data = dark ? recoloured(light, INK) : light, layout = dark ? recoloured(white, DARK) : white;
     const place = element(id);
     element(id + "-title").textContent = titles[chosen];
     layout.width = place.clientWidth;
@@ -108,6 +120,7 @@
       fit();
     }, 120);
   });
+  darkness.addEventListener("change", fit);
   window.addEventListener("beforeprint", () => toPaper(true));
   window.addEventListener("afterprint", () => toPaper(false));
   window.matchMedia("print").addEventListener("change", (event) => toPaper(event.matches));

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import installation
-from segmenter.pages.parts import Chart, Charts, Head, PageSection, colour, drawn, plain
+from segmenter.pages.parts import Chart, Charts, Head, PageSection, chart_data, colour, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,7 +33,7 @@ def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, An
     Raises:
         SegmenterError: there are charts or maps, and Plotly, of the extra `report`, is not installed.
     """
-    data = {"charts": drawn(_charts(sections)), "maps": maps}
+    data = {"charts": chart_data(_charts(sections)), "maps": maps}
     try:
         return _page(head, sections, data)
     except ImportError as error:

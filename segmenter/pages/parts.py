@@ -331,7 +331,7 @@ def colour(text: str) -> str:
     return text if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else NO_COLOUR
 
 
-def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
+def chart_data(charts: Iterable[Chart]) -> dict[str, Any]:
     """Return the data of the charts for the page's script."""
     return {
         chart.name: {

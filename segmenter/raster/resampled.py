@@ -73,11 +73,11 @@ class GridColumns:
     own: Columns
     grid: ModelGrid
 
-    def left(self, done_rows: int) -> Iterator[Window]:
+    def remaining(self, done_rows: int) -> Iterator[Window]:
         """Yield the columns left after the grid's first `done_rows` rows, counted through all columns."""
         height = self.height
         index, rows = divmod(done_rows, height) if height else (0, 0)
-        for number, own in enumerate(self.own.left(0)):
+        for number, own in enumerate(self.own.remaining(0)):
             if number >= index:
                 whole = self.grid.over(own)
                 yield Window(whole.row + rows, whole.col, whole.height - rows, whole.width)
@@ -86,13 +86,13 @@ class GridColumns:
     @property
     def height(self) -> int:
         """Number of grid rows under the part."""
-        first = next(self.own.left(0), None)
+        first = next(self.own.remaining(0), None)
         return 0 if first is None else self.grid.over(first).height
 
     def pixels(self, done_rows: int) -> int:
         """Return the number of grid pixels in the first `done_rows` rows."""
         total = 0
-        for whole in self.left(0):
+        for whole in self.remaining(0):
             total += whole.width * min(done_rows, whole.height)
             done_rows = max(0, done_rows - whole.height)
         return total

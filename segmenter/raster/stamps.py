@@ -68,7 +68,7 @@ def stamp_of(path: Path) -> Stamp:
     state = file_state(str(path))
     if not (sides := _sides(folder)):
         return Stamp(state)
-    return Stamp(state, tuple(_beside(folder, sorted(sides.intersection(names_beside(name))))))
+    return Stamp(state, tuple(_companion_states(folder, sorted(sides.intersection(names_beside(name))))))
 
 
 def certain_stamp(path: Path) -> Stamp | None:
@@ -79,7 +79,7 @@ def certain_stamp(path: Path) -> Stamp | None:
     return stamp if stamp.is_settled else None
 
 
-def _beside(folder: str, names: list[str]) -> Iterator[FileState]:
+def _companion_states(folder: str, names: list[str]) -> Iterator[FileState]:
     for name in names:
         path = os.path.join(folder, name)
         state = _text_state(path, name) if name.lower().endswith(".aux.xml") else file_state(path)

@@ -35,11 +35,11 @@ def compare(given: Sequence[Path]) -> str:
     Raises:
         SegmenterError: there are fewer than two, or one comes twice.
     """
-    paths = _checked([run for path in given for run in _meant(path)])
+    paths = _checked([run for path in given for run in _runs_of(path)])
     return comparison([read_story(path) for path in paths])
 
 
-def _meant(path: Path) -> list[Path]:
+def _runs_of(path: Path) -> list[Path]:
     """Return the path itself if it is a run, else the runs in that folder."""
     return [path] if (path / RUN_FILE).exists() else runs_in(path) or [path]
 
@@ -75,7 +75,7 @@ def comparison(stories: Sequence[Story]) -> str:
             group.append(one)
     groups.sort(key=len, reverse=True)  # the largest first
     parts = [part for group in groups for part in _group(stories, names, group)]
-    if lines := _apart(names, groups):
+    if lines := _protocol_differences(names, groups):
         parts.append("\n".join(["not in one ranking:", *(f"  {line}" for line in lines)]))
     without = [[names[i], _why_none(story)] for i, story in enumerate(stories) if story.best is None]
     parts += [_table("Without scores", ["Run", "Why"], without)] if without else []
@@ -86,7 +86,7 @@ def _why_none(story: Story) -> str:
     return "no validation was done" if not story.validations else "the file of its best scores is not there"
 
 
-def _apart(names: Sequence[str], groups: Sequence[Sequence[Ranked]]) -> list[str]:
+def _protocol_differences(names: Sequence[str], groups: Sequence[Sequence[Ranked]]) -> list[str]:
     lines = []
     for other in groups[1:]:
         differences = _differences(groups[0][0][1], other[0][1])
@@ -115,7 +115,7 @@ def _short(text: str) -> str:
 def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[Ranked]) -> list[str]:
     """Return the ranking of runs whose scores may be compared, the best first, and their classes."""
     name = _ranked_by([stories[i] for i, _ in group], group[0][1].protocol)
-    ranked = sorted(group, key=lambda one: _down(score_of(one[1], name)))
+    ranked = sorted(group, key=lambda one: _descending(score_of(one[1], name)))
     columns = list(dict.fromkeys([name, *FIGURES]))
     header = ["Run", *map(title_of, columns), "best epoch", "of", "steps"]
     rows = []
@@ -149,7 +149,7 @@ def _class_table(names: Sequence[str], ranked: Sequence[Ranked]) -> str:
     return _table("IoU of each class, in percent", header, rows)
 
 
-def _down(value: float) -> float:
+def _descending(value: float) -> float:
     return math.inf if math.isnan(value) else -value
 
 
@@ -174,7 +174,7 @@ def _settings(stories: Sequence[Story], names: Sequence[str]) -> str:
     keys = dict.fromkeys(key for settings in settings_of for key in settings)
     rows = []
     for key in keys:
-        values = [shown(settings[key]) if key in settings else "–" for settings in settings_of]
+        values = [setting_text(settings[key]) if key in settings else "–" for settings in settings_of]
         if len({repr(settings.get(key)) for settings in settings_of}) > 1 and key != "name":
             rows.append([key, *values])
     if not rows:
@@ -182,7 +182,7 @@ def _settings(stories: Sequence[Story], names: Sequence[str]) -> str:
     return _table("Settings in which they differ", ["Setting", *names], rows, words=True)
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """Return a setting's value as text."""
     return "–" if value is None else ("true" if value else "false") if isinstance(value, bool) else str(value)
 

@@ -56,7 +56,7 @@ class Ensemble:
         return CheckpointError(
             f"{first.path},{other.path}",
             expected=f"runs of the same {what}",
-            got=f"{_shown(of(first))} and {_shown(of(other))}",
+            got=f"{_value_text(of(first))} and {_value_text(of(other))}",
             remedy="predict with each of them by itself",
         )
 
@@ -215,5 +215,5 @@ _AGREED: dict[str, Callable[[Run], Any]] = {
 }
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, Iterable) else str(value)

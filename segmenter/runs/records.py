@@ -30,7 +30,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class RunWithWeights(Protocol):
-    """What records need of a run (`run.Run`), which reads some of them itself."""
+    """Part of a run (`run.Run`) that records need; the run reads some of them itself."""
 
     @property
     def path(self) -> Path: ...

@@ -243,7 +243,7 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
         CheckpointError: there is no checkpoint of that step, or it has no position.
         DamagedCheckpointError: the checkpoint is damaged; the message names another to resume from.
     """
-    seen = _seen(run)  # before any is read
+    seen = _checkpoint_states(run)  # before any is read
     by_step = checkpoints(run)
     if not by_step:
         start = (
@@ -292,7 +292,7 @@ def unfinished(run: Run) -> str:
     return ""
 
 
-def _seen(run: Path) -> Seen:
+def _checkpoint_states(run: Path) -> Seen:
     states = (file_state(path) for path in (*checkpoints(run).values(), run / BEST))
     return tuple(state for state in states if state[1] >= 0)  # of files that exist
 
@@ -306,7 +306,7 @@ def check_as_seen(run: Path, start: Checkpoint | None) -> None:
     Raises:
         CheckpointError: the checkpoints have changed.
     """
-    if _seen(run) != (start.seen if start is not None else ()):
+    if _checkpoint_states(run) != (start.seen if start is not None else ()):
         raise CheckpointError(
             run,
             "its checkpoints have changed while this program was getting ready: another process has trained "

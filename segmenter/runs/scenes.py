@@ -79,7 +79,7 @@ class RunScenes:
                 found.setdefault(scene.image, []).append(scene)
         return found
 
-    def known(self, scene: Scene, image: str, *, by_name: bool = True) -> KnownScene | None:
+    def find(self, scene: Scene, image: str, *, by_name: bool = True) -> KnownScene | None:
         """Return a scene of today as the run knows it; None if it is new to the run.
 
         Args:

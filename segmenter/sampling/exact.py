@@ -97,11 +97,13 @@ class _Search:
 
     def one_more_row(self, table: NDArray[np.int32], sets: list[tuple[int, ...]]) -> NDArray[np.int32]:
         best = np.full(self.shape, _NEVER, np.int32)
-        for values in self._after(table, sets):
+        for values in self._repeats_after(table, sets):
             np.minimum(best, values, out=best)
         return best
 
-    def _after(self, table: NDArray[np.int32], sets: list[tuple[int, ...]]) -> Iterator[NDArray[np.int32]]:
+    def _repeats_after(
+        self, table: NDArray[np.int32], sets: list[tuple[int, ...]]
+    ) -> Iterator[NDArray[np.int32]]:
         """Yield the total repeats if the next row takes each set; common prefixes are computed once."""
         stack: list[tuple[int, NDArray[np.int32]]] = []
         before: tuple[int, ...] = ()

@@ -165,7 +165,7 @@ class Kinds:
         """Number of tiles that hold the scarcest class; all tiles if there are no classes."""
         return int(self.holders_K.min()) if self.classes else self.tiles
 
-    def together(self, a: int, b: int) -> bool:
+    def holds_both(self, a: int, b: int) -> bool:
         """Return whether a kind holds both classes."""
         both = (1 << a) | (1 << b)
         return bool(((self.codes_T & both) == both).any())

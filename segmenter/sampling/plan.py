@@ -492,14 +492,14 @@ def _another(shared: _Promise, rules: RowRules, rng: np.random.Generator) -> Req
     return other if other.steps == found.steps and other.repeats <= found.repeats else found
 
 
-def _called(ids: Sequence[int], names: Sequence[str] | None) -> str:
+def _class_names(ids: Sequence[int], names: Sequence[str] | None) -> str:
     return ", ".join(names[c] if names else f"class {c}" for c in ids)
 
 
 def _too_small(batch: int, blocks: int, need: int, promised: list[int], names: Sequence[str] | None) -> str:
     where = "a step" if blocks == 1 else "a replica's part of a step"
     return (
-        f"{where} of {batch} tiles cannot hold all {len(promised)} classes ({_called(promised, names)}) "
+        f"{where} of {batch} tiles cannot hold all {len(promised)} classes ({_class_names(promised, names)}) "
         f"whatever tile is in it; expected a training.global_batch of at least {need * blocks}, or "
         "sampling.coverage: off"
     )
@@ -511,20 +511,20 @@ def _strict_refusal(
     held_K = (counts_NK >= min_pixels).sum(axis=0)
     also = ""
     if result.best_effort:
-        also = f"; too rare to be promised: {_called(result.best_effort, names)}"
+        also = f"; too rare to be promised: {_class_names(result.best_effort, names)}"
     if not result.coverage_repeats and not any(held_K[c] for c in result.best_effort):
         return (
             f"sampling.coverage: strict: no tile holds {min_pixels} pixels of "
-            f"{_called(result.best_effort, names)}; no batch size would do: expected such tiles, or "
+            f"{_class_names(result.best_effort, names)}; no batch size would do: expected such tiles, or "
             "sampling.coverage: relaxed"
         )
     held = [c for c in range(len(held_K)) if held_K[c]]
     rarest = min(held, key=lambda c: int(held_K[c]))
     enough = batch_without_repeats(counts_NK, min_pixels, result.blocks)
     return (
-        f"sampling.coverage: strict: {_called([rarest], names)} is held by {held_K[rarest]} tiles, an epoch "
-        f"has {result.steps} steps, so tiles would have to be repeated{also}; a training.global_batch of "
-        f"{enough} would do, or sampling.coverage: relaxed"
+        f"sampling.coverage: strict: {_class_names([rarest], names)} is held by {held_K[rarest]} tiles, an "
+        f"epoch has {result.steps} steps, so tiles would have to be repeated{also}; a training.global_batch "
+        f"of {enough} would do, or sampling.coverage: relaxed"
     )
 
 

@@ -66,7 +66,7 @@ def lay_out(
     else:
         order_U = rng.permutation(np.repeat(np.arange(len(kind_N), dtype=np.int32), uses_N))
     new_T = narrow(planned.new_T, len(kinds))
-    chosen_P, free_U = _chosen(needed, kinds, new_T[kind_N[order_U]])
+    chosen_P, free_U = _tile_places(needed, kinds, new_T[kind_N[order_U]])
     tile_P = order_U[chosen_P]
     if uses_N is not None:
         _repeat_evenly(tile_P, needed, new_T[kind_N], uses_N, rng)
@@ -123,7 +123,7 @@ def _unsigned(classes: int) -> type[np.unsignedinteger]:
     return np.uint8 if classes <= 8 else np.uint16 if classes <= 16 else np.uint64
 
 
-def _chosen(
+def _tile_places(
     needed: RequiredKinds, kinds: Kinds, kind_of: NDArray[np.integer]
 ) -> tuple[Tiles, NDArray[np.bool_]]:
     """Return the position of each entry's tile in the random order, and a mask of unused positions.

@@ -351,7 +351,7 @@ class _Greedy:
             lacks, has = (lack >> k) & 1, (kind_keys >> k) & 1
             if k != c:
                 score += self._weight_K[k] * np.outer(2 * lacks - 1, has)
-                if self._kinds.holders_K[k] < self._amount_K[k] and self._kinds.together(c, int(k)):
+                if self._kinds.holders_K[k] < self._amount_K[k] and self._kinds.holds_both(c, int(k)):
                     score -= 0.5 * np.outer(lacks, 1 - has)
         if self._crowded:
             assert self._sizes is not None

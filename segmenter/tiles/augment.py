@@ -154,9 +154,9 @@ class Augmenter:
     ) -> tuple[NDArray[Any], Planes]:
         """Apply a stage to image and planes; if a listed transform fails, raise an error that names it."""
         if not stage.asked_as:
-            return self._after(stage, seed, image_HWC, planes, outline=outline)
+            return self._apply_stage(stage, seed, image_HWC, planes, outline=outline)
         try:
-            image, moved = self._after(stage, seed, image_HWC, planes, outline=outline)
+            image, moved = self._apply_stage(stage, seed, image_HWC, planes, outline=outline)
         except Exception as error:
             why = in_one_line(error)
             raise ConfigError(stage.asked_as, f"fails on a tile: {why}", remedy="take it out") from None
@@ -170,7 +170,7 @@ class Augmenter:
             )
         return image, moved
 
-    def _after(
+    def _apply_stage(
         self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
         """Apply a stage to image and planes without mixing pixels that have no data into others."""

@@ -184,7 +184,7 @@ class BatchLoader:
         batch = _Block(0, row_B, None if whole is None else whole[:3], held_BK, draw_B, wanted_B)
         for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True)):
             drawn = self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
-            batch.put(slot, drawn, self._held(drawn))
+            batch.put(slot, drawn, self._held_classes(drawn))
         for first in range(0, len(row_B), size):
             block = batch.part(first, first + size)
             self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
@@ -210,9 +210,9 @@ class BatchLoader:
                 array[place] = part
         return target
 
-    def know_labels(self) -> None:
-        """Call `SceneStore.know_labels`, before this loader is sent to worker processes."""
-        self._store.know_labels()
+    def preload_labels(self) -> None:
+        """Call `SceneStore.preload_labels`, before this loader is sent to worker processes."""
+        self._store.preload_labels()
 
     def _empty(self, tiles: int) -> Batch:
         side, _, bands = self.tile_shape
@@ -240,7 +240,7 @@ class BatchLoader:
                 raise self._changed(int(block.row_B[i]))
             key = replace(where, slot=block.first + i)
             drawn = self._draw(int(block.row_B[i]), key, as_it_lies=True)
-            block.put(i, drawn, self._held(drawn))
+            block.put(i, drawn, self._held_classes(drawn))
             replaced += 1
         counts.replaced += replaced
 
@@ -248,7 +248,7 @@ class BatchLoader:
         self, promise: int, i: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
     ) -> None:
         """Redraw a tile until it holds the promised class, and no other class is lost that it must show."""
-        tile, kept_BP = int(block.row_B[i]), promises.kept(block.held_BK, block.row_B)
+        tile, kept_BP = int(block.row_B[i]), promises.keeps(block.held_BK, block.row_B)
         others_P = np.delete(kept_BP, i, axis=0).sum(axis=0) >= promises.need(block.row_B)
         own = [promise, *np.flatnonzero(kept_BP[i] & ~others_P)]
         needed = sorted({promises.class_P[p] for p in own} | ({int(block.wanted_B[i])} - {-1}))
@@ -257,12 +257,12 @@ class BatchLoader:
             counts.redrawn += 1
             key = replace(where, slot=block.first + i, attempt=attempt)
             drawn = self._draw_holding(tile, key, needed, positions)
-            held_K = self._held(drawn)
+            held_K = self._held_classes(drawn)
             if np.all(held_K[needed]):
                 block.put(i, drawn, held_K)
                 return
 
-    def _own(self, tile: int, classes: list[int]) -> list[int]:
+    def _own_classes(self, tile: int, classes: list[int]) -> list[int]:
         """Return the classes that a tile shows without pasting: pasted regions are not in its scene."""
         if self._paster.does_nothing:
             return classes
@@ -274,7 +274,7 @@ class BatchLoader:
         """Draw at a position that shows some classes; cache the candidate positions in `positions`."""
         window = self._window(tile, key)
         if window not in positions:
-            positions[window] = self._positions(tile, self._own(tile, classes), window)
+            positions[window] = self._positions(tile, self._own_classes(tile, classes), window)
         return self._draw(tile, key, positions[window])
 
     def _draw_showing(self, tile: int, class_id: int, key: _Key, counts: DrawCounts) -> _Drawn:
@@ -285,11 +285,11 @@ class BatchLoader:
         for attempt in range(_REDRAWS + 1):
             counts.redrawn += attempt > 0
             drawn = self._draw_holding(tile, replace(key, attempt=attempt), [class_id], positions)
-            if self._held(drawn)[class_id]:
+            if self._held_classes(drawn)[class_id]:
                 return drawn
         counts.replaced += 1
         drawn = self._draw(tile, key, as_it_lies=True)
-        if not self._held(drawn)[class_id]:
+        if not self._held_classes(drawn)[class_id]:
             raise self._changed(tile)
         return drawn
 
@@ -297,7 +297,7 @@ class BatchLoader:
         name = self._index.scenes[int(self._index.scene_N[tile])].name
         return DatasetError(name, "has changed since it was indexed", remedy="start a new run")
 
-    def _held(self, drawn: _Drawn) -> NDArray[np.bool_]:
+    def _held_classes(self, drawn: _Drawn) -> NDArray[np.bool_]:
         """Return (K,) True for the classes that a tile holds."""
         classes = self._index.counts_NK.shape[1]
         pixels_K = counted(drawn.content[2], classes)
@@ -378,14 +378,14 @@ class BatchLoader:
         for inset in (margin, 0):
             enough = np.ones((last.row - first.row + 1, last.col - first.col + 1), bool)
             for class_id in needed:
-                pixels = _shown(label_HW == class_id, home.height, inset)
+                pixels = _count_in_windows(label_HW == class_id, home.height, inset)
                 enough &= pixels >= least
             if enough.any():
                 break
         return np.argwhere(enough) + np.array([first.row, first.col])
 
 
-def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int32]:
+def _count_in_windows(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int32]:
     """Count pixels of a mask in each window's inner square, by a summed-area table (Crow 1984)."""
     table = np.zeros((mask_HW.shape[0] + 1, mask_HW.shape[1] + 1), np.int32)
     table[1:, 1:] = mask_HW.cumsum(axis=0, dtype=np.int32).cumsum(axis=1, dtype=np.int32)
@@ -415,17 +415,17 @@ class Promises:
         planned_BP = (self._index.counts_NK[row_B][:, self.class_P] >= self._min_pixels) & self._may(row_B)
         return np.asarray(np.minimum(planned_BP.sum(axis=0), self._most_P))
 
-    def kept(self, held_BK: Bools, row_B: NDArray[np.int64]) -> Bools:
+    def keeps(self, held_BK: Bools, row_B: NDArray[np.int64]) -> Bools:
         """Return (B, P) True if a tile of a block keeps a promise; `held_BK`: classes of each tile."""
         return np.asarray(held_BK[:, self.class_P] & self._may(row_B))
 
     def lacking(self, held_BK: Bools, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return (P,) the number of further tiles of a block that must keep each promise."""
-        return np.asarray(np.maximum(0, self.need(row_B) - self.kept(held_BK, row_B).sum(axis=0)))
+        return np.asarray(np.maximum(0, self.need(row_B) - self.keeps(held_BK, row_B).sum(axis=0)))
 
     def places_for(self, promise: int, held_BK: Bools, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the slots by falling pixels of the promised class, those that already keep it last."""
-        open_B = self._may(row_B)[:, promise] & ~self.kept(held_BK, row_B)[:, promise]
+        open_B = self._may(row_B)[:, promise] & ~self.keeps(held_BK, row_B)[:, promise]
         counts_B = self._index.counts_NK[row_B, self.class_P[promise]]
         return np.argsort(-np.where(open_B, counts_B, -1), kind="stable")
 

@@ -129,17 +129,17 @@ class GroundGsd:
         """Return the smallest and largest side of a window of a scene, in its pixels."""
         return _reach(self._store.size(scene), self._tile)
 
-    def _asked(self, scene: int) -> tuple[float, float]:
+    def _requested_sides(self, scene: int) -> tuple[float, float]:
         """Return the least and largest side of windows for the requested gsd, ignoring a scene's limits."""
-        return _asked(self._wanted, float(self._metres_S[scene]), self._tile)
+        return _window_sides(self._wanted, float(self._metres_S[scene]), self._tile)
 
     def _meets(self, scene: int) -> bool:
-        return _meets(self._reach_S[scene], self._asked(scene))
+        return _meets(self._reach_S[scene], self._requested_sides(scene))
 
     def sides(self, scene: int) -> tuple[float, float]:
         """Return the range of window sides that are drawn for a scene, in its pixels."""
         least, most = self._reach_S[scene]
-        low, high = (min(max(side, least), most) for side in self._asked(scene))
+        low, high = (min(max(side, least), most) for side in self._requested_sides(scene))
         return low, high
 
     def ends(self) -> tuple[float, float]:
@@ -199,7 +199,9 @@ class GroundGsd:
             f"{range_text(float(scales.min()), float(scales.max()))}; a tile reads "
             f"{cost:.1f} times its pixels on average"
         ]
-        short = [int(s) for s in self._used if not np.allclose(self.sides(int(s)), self._asked(int(s)))]
+        short = [
+            int(s) for s in self._used if not np.allclose(self.sides(int(s)), self._requested_sides(int(s)))
+        ]
         if short:
             metres = self._metres_S[short[0]] / self._tile
             only = range_text(*(side * metres for side in self.sides(short[0])))
@@ -226,7 +228,7 @@ def check_shown(recipe: Recipe, dataset: Dataset) -> None:
     for scene, metres in zip(scenes, metres_S, strict=True):
         assert metres is not None, "_asked_gsds refuses it"
         reach = _reach(raster_info(scene.image).size, tile)
-        if _meets(reach, _asked(wanted, metres, tile)):
+        if _meets(reach, _window_sides(wanted, metres, tile)):
             return
         unmet.append((metres, reach))
     if unmet:
@@ -238,7 +240,7 @@ def _reach(size: Size, tile: int) -> tuple[int, int]:
     return -(-tile // MOST_ENLARGED), min(MOST_SHRUNK * tile, max(tile, min(size.height, size.width)))
 
 
-def _asked(wanted: tuple[float, float], metres: float, tile: int) -> tuple[float, float]:
+def _window_sides(wanted: tuple[float, float], metres: float, tile: int) -> tuple[float, float]:
     return tile * wanted[0] / metres, tile * wanted[1] / metres
 
 

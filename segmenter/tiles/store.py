@@ -86,7 +86,7 @@ class SceneStore:
             for i in range(len(self._scenes))
         ]
         if self._packed:
-            say(self._told())
+            say(self._packs_line())
         self._pack(infos, progress)
         if line := self._told_remote():
             say(line)
@@ -224,7 +224,7 @@ class SceneStore:
             remedy = "remove it, and start again: its scenes are decoded anew"
             raise DatasetError(array.pack.path, str(error), remedy=remedy) from None
 
-    def _told(self) -> str:
+    def _packs_line(self) -> str:
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
         images = sum(kind == "image" for _, kind in self._packed)
         what = f"images of {images} and labels of {len(self._packed) - images}"
@@ -276,7 +276,7 @@ class SceneStore:
         with self._files.image(image, self._dataset.bands) as raster:
             return raster.info
 
-    def know_labels(self) -> None:
+    def preload_labels(self) -> None:
         """Validate frequently opened labels once, before this store is sent to worker processes.
 
         Otherwise each process would open each label in full, with all checks.

@@ -144,7 +144,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
     """Return the library's class of a transform."""
     if why := _UNFIT.get(name):
         raise ConfigError(where, f"{name} is not for tiles with labels: {why}", remedy="take it out")
-    if name not in (classes := _known()):
+    if name not in (classes := _image_transforms()):
         library, _ = libraries()
         near = get_close_matches(name, classes, 3, 0.5) or get_close_matches(name.title(), classes, 3, 0.5)
         hint = (
@@ -159,7 +159,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _known() -> dict[str, Callable[..., Any]]:
+def _image_transforms() -> dict[str, Callable[..., Any]]:
     """Return the library's image transforms by name, without volume transforms and base classes."""
     A, _ = libraries()
     bases = (A.BasicTransform, A.DualTransform, A.ImageOnlyTransform, A.Transform3D)
@@ -195,10 +195,10 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
         try:
             return kind(**given, **own, p=config.p)
         except Exception as error:
-            raise ConfigError(where, _said(error)) from None
+            raise ConfigError(where, _parameter_message(error)) from None
 
 
-def _said(error: Exception) -> str:
+def _parameter_message(error: Exception) -> str:
     """Return the library's message on wrong parameters, on one line."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):

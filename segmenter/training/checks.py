@@ -37,7 +37,7 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
             got=f"true: {why}",
             remedy="use distribution.strategy: one_device, or leave it out",
         )
-    dealt = devices.dealt(training.global_batch)
+    dealt = devices.replica_tiles(training.global_batch)
     if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
         raise ConfigError(
             "training.accumulate",
@@ -59,7 +59,7 @@ def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: i
         ConfigError: a step exceeds the machine's memory.
     """
     training, used = recipe.training, devices.used
-    dealt = devices.dealt(training.global_batch)[devices.first : devices.first + len(used)]
+    dealt = devices.replica_tiles(training.global_batch)[devices.first : devices.first + len(used)]
     tiles, of_model = [each // training.accumulate for each in dealt], parameters * BYTES_PER_PARAMETER
     on_processor = used[0].name.startswith("CPU")
     if on_processor:  # which has one memory for all replicas

@@ -183,7 +183,7 @@ def describe_result(run: Path, best_by: str) -> list[str]:
 def _classes(scores: Scores) -> list[str]:
     """Return a line for each class with its IoU and a bar; if there are many, only the worst and best."""
     ious = [float(iou) for iou in scores.iou]
-    chosen = _chosen(ious)
+    chosen = _printed_classes(ious)
     shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
     bars = ["" if math.isnan(iou) else "#" * round(_BAR * iou) for iou in ious]
     cells = [(scores.protocol.classes[i], percent(ious[i]), percent(shares[i])) for i in chosen]
@@ -197,7 +197,7 @@ def _classes(scores: Scores) -> list[str]:
     return [head, *lines]
 
 
-def _chosen(ious: list[float]) -> list[int]:
+def _printed_classes(ious: list[float]) -> list[int]:
     """Return the indices of the classes to print; if there are many, lowest and highest IoU."""
     if len(ious) <= _MOST_CLASSES:
         return list(range(len(ious)))

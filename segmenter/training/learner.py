@@ -74,7 +74,7 @@ class ReplicaComparison:
         fingerprints, self._names, models = self._of_all(local)
         if all(np.array_equal(own, fingerprints[0]) for own in fingerprints):
             return ""
-        got = self._told(fingerprints)
+        got = self._differences_text(fingerprints)
         what = f"step {step}: expected the same weights and state on all replicas, got {got}"
         if len(models) == 1:
             raise TrainingError(
@@ -96,7 +96,7 @@ class ReplicaComparison:
         fingerprints = [np.array(a, np.int64) for one in answers for a in one["found"]]
         return fingerprints, names, {model for one in answers for model in one["models"]}
 
-    def _told(self, fingerprints: Sequence[NDArray[np.int64]]) -> str:
+    def _differences_text(self, fingerprints: Sequence[NDArray[np.int64]]) -> str:
         """Return text on the replicas and variables that differ from the first replica's."""
         others = [r for r, own in enumerate(fingerprints) if not np.array_equal(own, fingerprints[0])]
         rows = np.unique(
@@ -279,7 +279,7 @@ def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
     if training.accumulate == 1:
         return ""
     at_once = training.global_batch // training.accumulate
-    each = sorted({tiles // training.accumulate for tiles in devices.dealt(training.global_batch)})
+    each = sorted({tiles // training.accumulate for tiles in devices.replica_tiles(training.global_batch)})
     line = (
         f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, "
         f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "

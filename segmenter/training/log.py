@@ -37,7 +37,7 @@ class TrainLog:
     def trained(self, step: int, values: dict[str, Any]) -> None:
         """Log the steps since the last line; numbers also become TensorBoard scalars, lists do not."""
         self._log.append({"step": step, **values})
-        with self._shown(step):
+        with self._flushed_scalars(step):
             for name, value in values.items():
                 if not isinstance(value, list):
                     tf.summary.scalar(f"training/{name}", value)
@@ -58,7 +58,7 @@ class TrainLog:
         table, picture = (self._run / name for name in LAST_FILES)
         scores.write(table, gsd_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
         save_figure(confusion_panel(confusion, f"validation after epoch {epoch}, step {step}"), picture)
-        with self._shown(step):
+        with self._flushed_scalars(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
             for name, value in data["iou"].items():
@@ -70,7 +70,7 @@ class TrainLog:
         learning_curves(of_one_rule(self._log.records()), path, self._run.name, classes=self._classes)
 
     @contextmanager
-    def _shown(self, step: int) -> Iterator[None]:
+    def _flushed_scalars(self, step: int) -> Iterator[None]:
         """Pass the scalars written in the block to TensorBoard at once."""
         try:
             with self._board.as_default(step):

@@ -309,7 +309,7 @@ class ReplicaLoss:
         logits = iter(in_order(logits_BHWK, len(pixels) + len(images) + bool(overlaps)))
         total = tf.zeros((), dtype)
         if pixels:
-            targets = self._kept(self._targets(labels_BHW, dtype), logits_BHWK)
+            targets = self._kept_targets(self._targets(labels_BHW, dtype), logits_BHWK)
             pixel = tf.zeros_like(targets.weight_BHW)
             for weight, term in pixels:
                 pixel += weight * term(config, targets.ids_BHW, self._adjusted(next(logits)))
@@ -335,7 +335,7 @@ class ReplicaLoss:
         borders = (config.boundary, config.boundary_width) if config.boundary else None
         return targets_of(labels_BHW, dtype, self.class_weights, borders)
 
-    def _kept(self, targets: Targets, logits_BHWK: Any) -> Targets:
+    def _kept_targets(self, targets: Targets, logits_BHWK: Any) -> Targets:
         """Return the targets, reduced to hard pixels if the recipe requests that."""
         share, threshold = self.config.ohem, self.config.ohem_threshold
         if not share:

@@ -102,7 +102,7 @@ class TimeLeft:
     def _say(self, seconds: float, what: str) -> None:
         tqdm.write(f"about {time_left(seconds)}: {what}")
 
-    def left(self, done: int) -> str:
+    def text(self, done: int) -> str:
         """Return the time left after `done` steps, with the hour of the end; empty if unknown or none."""
         if math.isnan(self._step_s) or done >= self.steps:
             return ""
@@ -273,7 +273,7 @@ class Meter:
     def line(self) -> str:
         """Return a line on the training so far, for where there is no bar."""
         assert self.time_left is not None, "a training has one"
-        miou, left = self.time_left.miou, self.time_left.left(self._last)
+        miou, left = self.time_left.miou, self.time_left.text(self._last)
         parts = [
             f"loss {self._loss:.3g}",
             *([] if math.isnan(miou) else [f"mIoU {percent(miou)}"]),

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from segmenter.base.files import alone_in
+from segmenter.base.files import exclusive_lock
 from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
@@ -70,14 +69,14 @@ class Training:
     workers: WorkerPool | None = None
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared_end(self) -> Iterator[None]:
         """End all workers of a training if one ends in the block; all but the chief print nothing.
 
         Raises:
             WorkerError: a worker has another recipe, program or data.
         """
         workers = self.devices.workers
-        with workers.together(), quiet(not workers.chief):
+        with workers.shared_end(), quiet(not workers.chief):
             if workers.count > 1:
                 tiles = self.tiles.fingerprint()
                 check_same(workers, facts_of(self.recipe, self.dataset.classes, tiles, self.devices))
@@ -121,7 +120,7 @@ def plan_training(training: Training) -> PlannedTraining:
     else:
         run = replace(new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
     if recipe.distribution.shares == "auto":
-        chosen = devices.dealt(recipe.training.global_batch)
+        chosen = devices.replica_tiles(recipe.training.global_batch)
         run = replace(run, shares=MeasuredShares(chosen, devices.models))
     run = as_on_chief(devices.workers, run)
     plan = epoch_plan(run.recipe, tiles.index, run.classes.names, 0, devices.replicas)
@@ -142,7 +141,7 @@ def open_training(planned: PlannedTraining) -> Iterator[Trainer]:
         with trainer.feed:
             yield trainer
         return
-    with alone_in(run.path) as unlocked:
+    with exclusive_lock(run.path) as unlocked:
         if unlocked:
             warn(f"{unlocked}")
         check_as_seen(run.path, checkpoint)
@@ -150,8 +149,14 @@ def open_training(planned: PlannedTraining) -> Iterator[Trainer]:
             clear(run.path)
         run.save()
         record_scenes(run.path, training.dataset, training.tiles.digests, resumed=checkpoint is not None)
-        parts = run, training.dataset, training.tiles.index, training.source, training.devices.computed_on
-        record_origin(*parts, resumed=checkpoint is not None)
+        record_origin(
+            run,
+            training.dataset,
+            training.tiles.index,
+            training.source,
+            training.devices.computed_on,
+            resumed=checkpoint is not None,
+        )
         save_validation_images(run.path, training.dataset.of("validation"))
         trainer = _trainer(planned)
         with trainer.feed:
@@ -184,12 +189,19 @@ def _trainer(planned: PlannedTraining) -> Trainer:
     run, training = planned.run, planned.training
     tiles, devices, batch = training.tiles, training.devices, run.recipe.training.global_batch
     own = devices.own_rows(batch) if devices.workers.count > 1 else None
-    form = tiles.statistics, devices.dealt(batch)
-    loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
+    tiles_of_each = devices.replica_tiles(batch)
+    loader = BatchLoader(run.recipe, tiles.index, tiles.store, tiles.statistics, tiles_of_each, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, training.workers)
     kind: type[Trainer] = devices.kind.trainer or Trainer
-    further: dict[str, Any] = {"profile": training.profile, "planned": {0: planned.plan}}
-    return kind(run, tiles.index, feed, devices, training.dataset, **further)
+    return kind(
+        run,
+        tiles.index,
+        feed,
+        devices,
+        training.dataset,
+        profile=training.profile,
+        planned={0: planned.plan},
+    )
 
 
 def _describe(trainer: Trainer) -> None:

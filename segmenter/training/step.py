@@ -474,7 +474,7 @@ def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
 
 
 def held_in(parts: StepParts, label: Any) -> Any:
-    """Return (2, K) float32: the number of this replica's tiles that hold each class, and 1 if above 0."""
+    """Return (2, K) float32: tiles of this replica that hold each class; then 1 if there is any, else 0."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
     return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])
 

@@ -334,7 +334,9 @@ class Trainer:
         if self._workers.count == 1:
             confusion = validate(*parts, going=self.feed.check)
         else:
-            confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
+            confusion, heard = validate_together(
+                self.devices, *parts, stop.received_signal(), self.feed.check
+            )
             stop.take(heard)
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)

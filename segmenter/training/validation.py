@@ -122,7 +122,7 @@ class Examples:
         """Return the window with most classes, which is the same after each epoch; None without windows."""
         return self._best.get("the most classes")
 
-    def shown(self, dataset: Dataset) -> list[ShownWindow]:
+    def windows_to_show(self, dataset: Dataset) -> list[ShownWindow]:
         """Return the windows with most wrong pixels, worst first, then those with most correct classes.
 
         Raises:
@@ -132,8 +132,8 @@ class Examples:
         taken = {(one.scene.name, one.window) for one in worst}
         best = [one for one in self._right.found() if (one.scene.name, one.window) not in taken][:SHOWN]
         return [
-            *(_shown("worst", one, dataset) for one in worst),
-            *(_shown("best", one, dataset) for one in best),
+            *(_shown_window("worst", one, dataset) for one in worst),
+            *(_shown_window("best", one, dataset) for one in best),
         ]
 
 
@@ -181,19 +181,19 @@ class _Ranking:
 
 
 def _example(seen: _Seen, why: list[str], dataset: Dataset) -> Example:
-    image, valid = _read(seen.scene, seen.window, dataset)
+    image, valid = _read_window(seen.scene, seen.window, dataset)
     place = f"row {seen.window.row}, column {seen.window.col}"
     title = f"{seen.scene.name}, {place}: the window with {' and '.join(why)}"
     return Example(title, image, valid, seen.label, seen.prediction)
 
 
-def _read(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _read_window(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     with open_raster(scene.image, dataset.bands) as raster:
         return raster.read(window)
 
 
-def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
-    image, valid = _read(one.scene, one.window, dataset)
+def _shown_window(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
+    image, valid = _read_window(one.scene, one.window, dataset)
     thin = (slice(None, None, one.step),) * 2
     height, width = one.label.shape
     return ShownWindow(
@@ -227,7 +227,7 @@ def show_best(
     summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
     save_windows(
         run.path,
-        examples.shown(dataset),
+        examples.windows_to_show(dataset),
         step=position.done,
         epoch=position.epoch,
         windows=examples.windows,
@@ -247,7 +247,7 @@ def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples
     if seen is None:
         return
     thin = (slice(None, None, max(1, math.ceil(max(seen.label.shape) / SIDE))),) * 2
-    image, valid = _read(seen.scene, seen.window, dataset)
+    image, valid = _read_window(seen.scene, seen.window, dataset)
     label, mapped = (coloured(ids[thin], dataset.classes) for ids in (seen.label, seen.prediction))
     new = ProgressMap(
         step=position.done,
@@ -354,7 +354,7 @@ def validate_together(
         scenes=share_of(workers, scenes),
         going=still,
     )
-    texts = workers.exchange(_told(own.each, heard))
+    texts = workers.exchange(_encode_results(own.each, heard))
     answers = [json.loads(text) for text in texts]
     by_name = {name: scene for one in answers for name, scene in _scenes_of(one, run.classes).items()}
     total = ConfusionMatrix(run.classes)
@@ -367,7 +367,7 @@ def validate_together(
     return total, [one["heard"] for one in answers]
 
 
-def _told(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int) -> str:
+def _encode_results(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int) -> str:
     """Encode the results of a worker's scenes as text: names, metres a pixel, blocks and counts."""
     scenes, arrays = [], {}
     for number, (name, (metres, confusion)) in enumerate(scored.items()):
@@ -378,7 +378,7 @@ def _told(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int
 
 
 def _scenes_of(said: Any, classes: ClassMap) -> dict[str, tuple[float | None, ConfusionMatrix]]:
-    """Decode the scenes of `_told`."""
+    """Decode the scenes of `_encode_results`."""
     scenes, arrays = {}, unpacked(said["counts"])
     for number, (name, metres, part) in enumerate(said["scenes"]):
         counts = arrays[str(number)]

@@ -157,7 +157,7 @@ class Stop:
     @property
     def signal(self) -> int:
         """Number of the signal to stop for; 0: none."""
-        return self.said() if self._alone and not self._agreed else self._agreed
+        return self.received_signal() if self._alone and not self._agreed else self._agreed
 
     def call(self, steps: Any, stack: Any, count: Any) -> Any:
         """Return the results of `steps(stack, count)`, and read the sum of signals of the previous call."""
@@ -180,12 +180,12 @@ class Stop:
         """Use the signals of all workers, exchanged in another way; they are equal on all workers."""
         self._agree(sum(map(_weight, heard)))
 
-    def said(self) -> int:
+    def received_signal(self) -> int:
         """Return the signal that this worker has received; 0: none."""
         return self._heard[0] if self._heard else 0
 
     def _told_here(self) -> Any:
-        own = float(_weight(self.said()))
+        own = float(_weight(self.received_signal()))
         first = self._devices.first
 
         def value(context: Any) -> Any:

@@ -140,11 +140,13 @@ def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], tiles: Tiles) 
 
 
 def test_the_door_is_light_and_complete() -> None:
-    """Importing imports the version alone; a name, no TensorFlow; and no loader is ever imported."""
+    """Importing imports the version and rules of strategies alone; a name, no TensorFlow; and no loader."""
     code = (
         "import sys, segmenter\n"
         "ours = {name for name in sys.modules if name.startswith('segmenter')}\n"
-        "assert ours == {'segmenter', 'segmenter.base', 'segmenter.base.version'}, ours\n"
+        "rooms = {'segmenter', 'segmenter.base', 'segmenter.config', 'segmenter.extras'}\n"
+        "light = {'base.version', 'config.strategies', 'extras.strategies'}\n"
+        "assert ours == rooms | {f'segmenter.{name}' for name in light}, ours\n"
         "assert not {'numpy', 'rasterio'} & set(sys.modules)\n"
         "for name in segmenter.__all__: getattr(segmenter, name)\n"
         "heavy = {'tensorflow', 'keras', 'matplotlib', 'albumentations', 'plotly', 'dask', 'datasets'}\n"

@@ -21,8 +21,8 @@ from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device, computed_on, cuda_libraries, loaded_version, memory_limits
-from segmenter.devices.strategy import Devices, dealt, describe, has_kernels, make_devices
-from segmenter.extras.unequal_cards.measured import quickest, with_given
+from segmenter.devices.strategy import Devices, deal_tiles, describe, has_kernels, make_devices
+from segmenter.extras.strategies.unequal_cards import quickest, with_given
 from tests.helpers.refusals import refused
 
 MODEL, BYTES = "NVIDIA GeForce RTX 2080 Ti", 11 * 2**30
@@ -339,13 +339,13 @@ def test_each_device_gets_its_quota_or_one_more_or_less_and_all_tiles_are_dealt(
     shares: tuple[int, ...], unit: int
 ) -> None:
     for units in (8, 11, 64, 101):
-        counts = dealt(units * unit, shares, unit)
+        counts = deal_tiles(units * unit, shares, unit)
         assert sum(counts) == units * unit
         assert all(count % unit == 0 for count in counts)
         quotas = np.array(shares) * units / sum(shares)
         assert np.all(np.abs(np.array(counts) / unit - quotas) < 1)
         assert all(bool(count) == bool(share) for count, share in zip(counts, shares, strict=True))
-    assert dealt(sum(shares) * unit, shares, unit) == tuple(unit * share for share in shares)
+    assert deal_tiles(sum(shares) * unit, shares, unit) == tuple(unit * share for share in shares)
 
 
 def test_a_share_that_would_get_nothing_is_refused_and_zero_is_not() -> None:
@@ -354,12 +354,12 @@ def test_a_share_that_would_get_nothing_is_refused_and_zero_is_not() -> None:
         r"device 2 of 8 tiles by \[9, 9, 1\]; raise training.global_batch, or give it 0"
     )
     with pytest.raises(ConfigError, match=message):
-        dealt(8, (9, 9, 1))
-    assert dealt(8, (9, 9, 0)) == (4, 4, 0)
+        deal_tiles(8, (9, 9, 1))
+    assert deal_tiles(8, (9, 9, 0)) == (4, 4, 0)
     with refused(ConfigError, where="distribution.shares", expected="each micro-batch"):
-        dealt(8, (3, 3, 2), 4)
+        deal_tiles(8, (3, 3, 2), 4)
 
-    assert dealt(66, (1, 1, 1, 1)) == (17, 17, 16, 16)
+    assert deal_tiles(66, (1, 1, 1, 1)) == (17, 17, 16, 16)
 
 
 @pytest.mark.parametrize("seconds", [(1.0, 1.0, 2.1), (3.0, 1.0, 7.0)])
@@ -392,7 +392,7 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
     from tests.helpers.laboratory import strategy_of
 
     devices = Devices(strategy_of(3), tuple(THREE), shares=(3, 0, 1))
-    assert devices.dealt(8) == (6, 0, 2)
+    assert devices.replica_tiles(8) == (6, 0, 2)
     assert devices.local_batch(8) == 6
     blocks = devices.distributed((np.arange(16).reshape(2, 8),), axis=1)[0]
     found = devices.strategy.experimental_local_results(blocks)

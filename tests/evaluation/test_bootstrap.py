@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from segmenter.evaluation.bootstrap import _drawn, _units, forget_blocks, miou_interval
+from segmenter.evaluation.bootstrap import _miou_of_draws, _units, forget_blocks, miou_interval
 from segmenter.evaluation.intervals import LEAST, Interval
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol, Scores
 from segmenter.grid.geometry import Window
@@ -137,7 +137,7 @@ def test_draws_are_the_mious_of_the_blocks_drawn_under_the_protocol(make_classes
     units = _units(counts, [0, 1, 2])
     assert len(units) == 7
     draws = np.random.default_rng(0).multinomial(7, np.full(7, 1 / 7), 100)
-    for draw, miou in zip(draws[:20], _drawn(units)[:20], strict=True):
+    for draw, miou in zip(draws[:20], _miou_of_draws(units)[:20], strict=True):
         chosen = np.repeat(counts[6:], draw, axis=0).sum(axis=0)
         assert miou == pytest.approx(ConfusionMatrix(classes, chosen).scores(PROTOCOL).miou, rel=1e-12)
 

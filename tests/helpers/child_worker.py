@@ -91,7 +91,7 @@ def main() -> None:
     cluster = find_cluster("auto", ",".join(addresses), index, {})
     load_tensorflow(1, clustered=True)
     devices = make_devices(DistributionConfig(), None, cluster)
-    with devices.workers.together():
+    with devices.workers.shared_end():
         for name in names.split(","):
             row = ROWS[name]
             own = devices.own_rows(row.stack()[0].shape[1])

@@ -36,7 +36,7 @@ class FailingLoader(BatchLoader):
 
         return DrawCounts(tiles=BATCH * len(self.loaded))
 
-    def know_labels(self) -> None:
+    def preload_labels(self) -> None:
         """There are none."""
 
     def load(self, plan: Plan, epoch: int, step: int, into: Batch | None = None) -> Batch:

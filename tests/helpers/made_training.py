@@ -57,7 +57,7 @@ def trained(training: Any) -> Any:
     from segmenter.training.ending import report, train_to_end
     from segmenter.training.start import open_training, plan_training
 
-    with training.together(), open_training(plan_training(training)) as trainer:
+    with training.shared_end(), open_training(plan_training(training)) as trainer:
         return report(trainer, train_to_end(trainer), resumed=training.checkpoint is not None)
 
 

@@ -39,12 +39,12 @@ def test_columns_hold_every_pixel_once_and_what_is_done_is_counted(
     part = Window(-3, 17, height, width)
     columns = Columns(part, column)
     times = np.zeros((height, width), int)
-    for window in columns.left(0):
+    for window in columns.remaining(0):
         assert window.height == height
         assert window.width <= column
         times[window.relative_to(part).slices()] += 1
     assert (times == 1).all()
-    left = list(columns.left(done))
+    left = list(columns.remaining(done))
     assert columns.pixels(done) + sum(window.size.pixels for window in left) == height * width
     assert [w.col for w in left] == sorted(w.col for w in left)
     assert all(window.row == part.row for window in left[1:])
@@ -82,7 +82,7 @@ def test_columns_give_the_bits_of_the_uncut(mode: str, data: st.DataObject) -> N
     assert (once == 1).all()
     found, times = predicted(ArrayJob(raster, part, done_rows=done), part, cut, predict)
     there = np.zeros_like(times)
-    for window in columns.left(done):
+    for window in columns.remaining(done):
         there[window.relative_to(part).slices()] = 1
     np.testing.assert_array_equal(times, there)
     for name in ("ids", "confidence", "probabilities"):
@@ -121,7 +121,7 @@ def test_where_windows_lie_is_not_kept() -> None:
         for blend, halo in MODES.values():
             tiling = Tiling(Size(64, 64), halo, 8, 1, blend, column=512)
             tracemalloc.start()
-            column = next(Columns(Window.of(size), tiling.column).left(0))
+            column = next(Columns(Window.of(size), tiling.column).remaining(0))
             places = tiling.placements(Window.of(size), column)
             assert (
                 len([place for _, place in zip(range(1000), places, strict=False)]) == 1000

@@ -143,8 +143,8 @@ def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:
     with refused(RasterError, where="a.confidence.tif", fault="another process"):
         others.take()
     OutputLocks([tmp_path / "a.tif"]).take()  # which the others gave back
-    locks.give_back()
-    locks.give_back()
+    locks.release()
+    locks.release()
     OutputLocks([tmp_path / "a.confidence.tif"]).take()
 
 

@@ -121,7 +121,7 @@ def test_of_two_calls_with_one_file_the_second_leaves_it(call: Call) -> None:
     other.take()
     assert call(*asked) == 1
     assert not areas.exists()
-    other.give_back()
+    other.release()
     assert call(*asked) == 0
 
 

@@ -161,7 +161,7 @@ def test_what_is_planned_holds_the_widest_column_of_the_grid(run: Any, mode: Any
         except ConfigError:
             continue
         one.set_column(tiling.column)
-        widest = max(column.width for column in one.columns.left(0))
+        widest = max(column.width for column in one.columns.remaining(0))
         needs = needs_of(call, [one])[1]
         taken = needs.total(tiling.window, tiling.batch, widest, blended=mode == "smooth")
         taken += needs.own_rows(tiling.column) + needs.model(tiling.window, tiling.batch)

@@ -265,7 +265,7 @@ def brought_back(columns: GridColumns, side: int) -> np.ndarray:
     part = columns.own.part
     found = np.full((part.height, part.width, CLASSES), np.nan, np.float16)
     back = Regridder(columns, ExtraOutputs(probabilities="float16"), CLASSES, everywhere)
-    for column in columns.left(0):
+    for column in columns.remaining(0):
         whole = given(column, 7).probabilities
         for window in windows(column, side):
             pixels = whole[window.relative_to(column).slices()]
@@ -292,7 +292,7 @@ def test_memory_is_that_of_a_row_of_windows_however_much_finer_the_grid_is() -> 
     side, fine = 512, 64
     part = Window.of(Size(9, 512))
     columns = GridColumns(Columns(part, 512), ModelGrid(part, Fraction(1, fine), Fraction(1, fine)))
-    (column,) = columns.left(0)
+    (column,) = columns.remaining(0)
     assert column.size == Size(9 * fine, 512 * fine)
     prediction = given(Window(0, 0, side, side), 0)
     below = given(Window(0, 0, fine, side), 0)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
-from segmenter.base.files import alone_in, remove_leftovers
+from segmenter.base.files import exclusive_lock, remove_leftovers
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs import checkpoints as arrays_module
 from segmenter.runs.checkpoints import (
@@ -180,8 +180,8 @@ def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from segmenter.base.files import alone_in
-with alone_in(Path(sys.argv[1])):
+from segmenter.base.files import exclusive_lock
+with exclusive_lock(Path(sys.argv[1])):
     print("in it", flush=True)
     time.sleep(600)
 """
@@ -192,11 +192,11 @@ def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path)
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "in it\n"
-        with refused(SegmenterError, where="run", fault="another process"), alone_in(folder):
+        with refused(SegmenterError, where="run", fault="another process"), exclusive_lock(folder):
             pass
         process.kill()
         process.wait()
-    with alone_in(folder):
+    with exclusive_lock(folder):
         pass
 
 
@@ -214,7 +214,7 @@ def test_a_file_is_synced_before_its_name_is_there_and_each_new_name_in_the_fold
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.chdir(tmp_path)
-    with alone_in(Path("runs") / "mine"):
+    with exclusive_lock(Path("runs") / "mine"):
         assert sorted(synced) == sorted([(tmp_path.name, ["runs"]), ("runs", ["mine"])])
         save_checkpoint(Path("runs") / "mine", 1, {"a": np.zeros(1)}, keep=1)
     assert synced[2:] == [

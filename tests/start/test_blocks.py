@@ -21,7 +21,7 @@ from datasets.blocks import BlockGrid, block_parts
 from datasets.check import check_dataset
 from datasets.commands import call as datasets_main
 from datasets.start.groups import groups_of
-from datasets.start.samples import LabelSample, area_of, has_an_up, label_range
+from datasets.start.samples import LabelSample, area_of, has_fixed_orientation, label_range
 from datasets.start.split import Wish, deal
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.datasets import FolderSplit
@@ -60,9 +60,9 @@ def test_sky_above_gives_images_an_up_and_random_fields_do_not() -> None:
     rng = np.random.default_rng(1)
     street = [sample((np.arange(60)[:, None] > 20 + rng.integers(9)) * np.ones(80)) for _ in range(9)]
     fields = [sample(np.kron(rng.integers(0, 3, (6, 8)), np.ones((10, 10)))) for _ in range(9)]
-    assert has_an_up(street)[0]
-    assert not has_an_up(fields)[0]
-    assert not has_an_up(street[:3])[0], "three pictures say little"
+    assert has_fixed_orientation(street)[0]
+    assert not has_fixed_orientation(fields)[0]
+    assert not has_fixed_orientation(street[:3])[0], "three pictures say little"
 
 
 def test_the_median_area_of_a_class() -> None:

@@ -17,7 +17,7 @@ import pytest
 from datasets import load_dataset
 from datasets.check import check_dataset
 from datasets.start import classes, folder_facts, kinds, legends, look, pixels, polygons
-from datasets.start.choice import Choice, asked, nested, recipe_text
+from datasets.start.choice import Choice, limit_questions, nested, recipe_text
 from segmenter.base.errors import SegmenterError
 from segmenter.config.reading import recipe_from
 from tests.helpers import made_folders as made
@@ -405,7 +405,7 @@ def test_at_most_14_rules_read_a_folder_each_with_a_sentence_and_rows_that_need_
 
 def test_of_three_questions_two_are_asked() -> None:
     three = [Choice(f"dataset.{key}", 0, "", question=key, instead={f"dataset.{key}": 1}) for key in "abc"]
-    few = asked(three)
+    few = limit_questions(three)
     assert [choice.question for choice in few] == ["a", "b", ""]
     assert few[2].other
     text = recipe_text(few, "start")

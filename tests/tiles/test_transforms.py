@@ -287,8 +287,8 @@ class Faulty(albumentations.DualTransform):
 def test_faults_that_make_no_noise_are_found(
     image: Any, label: Any, data: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = transforms._known()
-    monkeypatch.setattr(transforms, "_known", lambda: {**known, "Faulty": Faulty})
+    known = transforms._image_transforms()
+    monkeypatch.setattr(transforms, "_image_transforms", lambda: {**known, "Faulty": Faulty})
     monkeypatch.setattr(Faulty, "changes", (image, label))
     np.random.seed(1)
     with refused(ConfigError, where="augmentation.transforms.0 (Faulty)", fault=fault):
@@ -317,7 +317,7 @@ def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: st
     image = (rng.random((SIDE, SIDE, len(mean))) * np.array(mean)).astype(dtype)
     label = np.where(np.arange(SIDE) < SIDE // 2, 3, 5).astype(np.uint8) * np.ones((SIDE, 1), np.uint8)
     tile = image, np.ones((SIDE, SIDE), np.bool_), label
-    for name in sorted(set(transforms._known()) - set(transforms._UNFIT)):
+    for name in sorted(set(transforms._image_transforms()) - set(transforms._UNFIT)):
         try:
             check(data, {"name": name})
         except ConfigError:

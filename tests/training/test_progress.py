@@ -313,7 +313,7 @@ def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_cl
     worst = [number for *_, number in sorted(facts, key=lambda fact: -fact[0])[:SHOWN]]
     several = [fact for fact in facts if fact[2] != 5 and fact[2] not in worst]
     best = [number for *_, number in sorted(several, key=lambda fact: -fact[1])[:SHOWN]]
-    shown = examples.shown(dataset)
+    shown = examples.windows_to_show(dataset)
     assert [(one.why, one.col // side) for one in shown] == [
         *(("worst", number) for number in worst),
         *(("best", number) for number in best),

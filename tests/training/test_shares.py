@@ -14,7 +14,7 @@ from segmenter.base.errors import CheckpointError, ConfigError, TrainingError
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.extras.unequal_cards.measured import TimingProbe, measured, share_out
+from segmenter.extras.strategies.unequal_cards import TimingProbe, measured, share_out
 from segmenter.runs.run import MeasuredShares, load_run
 from tests.helpers import made_runs
 from tests.helpers.made_training import made, train, weights
@@ -70,7 +70,7 @@ def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -
 @pytest.fixture
 def cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cards]:
     """In the place of a probe."""
-    from segmenter.extras.unequal_cards import measured as shares
+    from segmenter.extras.strategies import unequal_cards as shares
 
     def put(*seconds: float) -> Cards:
         made = Cards(dict(zip(NAMES, seconds, strict=False)))
@@ -85,7 +85,7 @@ def test_what_was_measured_and_chosen_is_said(
 ) -> None:
     cards(0.01, 0.02, 0.02)
     devices = share_out(devices_of("fast", "slow", "slow"), recipe_of(), FORM, 3)
-    assert devices.dealt(24) == devices.shares == (12, 6, 6)
+    assert devices.replica_tiles(24) == devices.shares == (12, 6, 6)
     assert "1.33 times as fast as equal parts" in capsys.readouterr().out
     cards(0.01, 0.0101, 0.0103)
     devices = share_out(devices_of("a", "a", "a"), recipe_of(), FORM, 3)

@@ -127,9 +127,9 @@ def test_work_goes_on_without_its_output(tmp_path: Path, redirect: str, heard: s
 ANSWERING = """
 import sys
 from segmenter.base.errors import run_tool
-from segmenter.base.terminal import words_aside
+from segmenter.base.terminal import stdout_for_json
 def answered():
-    with words_aside(True) as answer:
+    with stdout_for_json(True) as answer:
         print("answer " * 9999, file=answer)
     return 0
 sys.exit(run_tool(answered))

@@ -31,7 +31,7 @@ from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.runs.score_files import scored
 from segmenter.tiles.index import build_index
 from segmenter.training.prepare import prepare_tiles
-from segmenter.training.validation import Examples, _scenes_of, _told, validate
+from segmenter.training.validation import Examples, _encode_results, _scenes_of, validate
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.laboratory import strategy_of
 from tests.helpers.made_training import trained
@@ -207,7 +207,7 @@ def test_workers_tell_each_other_the_matrix_of_each_scene(make_classes: Callable
         confusion = ConfusionMatrix(classes, part=part)
         confusion.add(*rng.integers(0, 3, (2, 301, 437), np.uint8), part)
         scenes[f"s{number}"] = 0.5, confusion
-    told = _scenes_of(json.loads(_told(scenes, 0)), classes)
+    told = _scenes_of(json.loads(_encode_results(scenes, 0)), classes)
     assert list(told) == ["s0", "s1"]
     for name, (metres, confusion) in scenes.items():
         assert told[name][0] == metres
@@ -216,7 +216,7 @@ def test_workers_tell_each_other_the_matrix_of_each_scene(make_classes: Callable
     assert (blocks.part, blocks.side) == (expected.part, expected.side)
     np.testing.assert_array_equal(blocks.counts, expected.counts)
     assert told["s1"][1].blocks is None
-    assert _scenes_of(json.loads(_told({}, 7)), classes) == {}
+    assert _scenes_of(json.loads(_encode_results({}, 7)), classes) == {}
 
 
 METRES = (0.1, 0.25, 2.0, 0.12, 2.1)

@@ -20,7 +20,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled
-from segmenter.extras.strategies import make_devices
+from segmenter.extras.strategies import devices_of
 from segmenter.grid.labels import ClassMap
 from segmenter.training import step as xla_trial
 from segmenter.training.losses import segmentation_loss
@@ -380,9 +380,9 @@ def test_without_a_tpu_it_says_so_in_one_line(
     config = DistributionConfig(strategy="tpu", tpu="its-name")
     message = r"strategy: tpu: expected a TPU \(its-name\), found none \(TPUs not found in the cluster\); on"
     with pytest.raises(DeviceError, match=message):
-        make_devices(config)
+        devices_of(config)
     with refused(DeviceError, where="--logical-devices", fault="strategy: tpu uses"):
-        make_devices(config, 2)
+        devices_of(config, 2)
 
 
 @pytest.mark.parametrize("name", [None, "its-name"])
@@ -397,7 +397,7 @@ def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: done.append("connected"))
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda _: done.append("started"))
     monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda _: made)
-    devices = make_devices(DistributionConfig(strategy="tpu", tpu=name))
+    devices = devices_of(DistributionConfig(strategy="tpu", tpu=name))
     assert devices.names == (tuple(cores) if name else tuple(f"TPU:{i}" for i in range(8)))
     assert done == [name or "local", *(["connected"] if name else []), "started"]
-    assert devices.dealt(64) == (8,) * 8
+    assert devices.replica_tiles(64) == (8,) * 8

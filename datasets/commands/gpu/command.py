@@ -23,7 +23,7 @@ from segmenter.base.errors import ConfigError, DeviceError, OutputError, Segment
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
-from segmenter.base.terminal import warn, words_aside
+from segmenter.base.terminal import stdout_for_json, warn
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 
 from . import figures, questions
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = time.monotonic()
     given = parsed(_parser(), _Options, arguments)
     end += 60 * given.minutes
-    with words_aside(given.json) as answer:
+    with stdout_for_json(given.json) as answer:
         logical = given.logical_devices or (2 if given.tiny else 0)
         cards = logical or _cards()
         try:

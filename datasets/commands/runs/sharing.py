@@ -36,7 +36,7 @@ def _card(given: _CardOptions) -> int:
 
     facts = read_known(given.run_dir)
     output = given.output or given.run_dir / FILE
-    with given.alone_at(output):
+    with given.exclusive_outputs(output):
         write_whole(output, card_text(facts, given.license).encode())
     print(f"{output}: model card of {facts.name}, weights of {facts.weights.name}")
     return 0
@@ -68,7 +68,7 @@ def _stac(given: _StacOptions) -> int:
     output = given.output or given.run_dir / FILE
     base, card = base_of(given.run_dir, output, given.href), (given.run_dir / CARD).exists()
     text = item_text(facts, given.license, base, times, card)
-    with given.alone_at(output):
+    with given.exclusive_outputs(output):
         write_whole(output, text.encode())
     item = json.loads(text)
     place = "bbox " + ", ".join(map(str, item["bbox"])) if "bbox" in item else "no place known"
@@ -96,7 +96,7 @@ def _pack(given: _PackOptions) -> int:
     from segmenter.runs.run import load_run
 
     output = given.output or Path(f"{load_run(given.run_dir).recipe.name}.run.zip")
-    with given.alone_at(output):
+    with given.exclusive_outputs(output):
         done = pack_run(
             given.run_dir,
             output,

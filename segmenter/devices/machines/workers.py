@@ -76,7 +76,7 @@ class Workers:
         """Record that a stage of `STAGES` begins, after a number of optimiser steps (None: unchanged)."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared_end(self) -> Iterator[None]:
         """End all workers if one ends within the context; each prints a line that names it."""
         yield
 
@@ -111,7 +111,7 @@ class ClusterWorkers(Workers):
         return texts
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared_end(self) -> Iterator[None]:
         import tensorflow as tf
 
         watch = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -120,7 +120,7 @@ class ClusterWorkers(Workers):
             yield
             self.exchange("end")  # the chief's service must not go before all are done
         except tf.errors.OpError as error:
-            raise self._told(error) from None
+            raise self._failure_of(error) from None
         except WorkerError:
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -144,7 +144,7 @@ class ClusterWorkers(Workers):
         with contextlib.suppress(Exception):
             _service().report_error_to_cluster(_INTERNAL, plain(shortened(what)))
 
-    def _told(self, error: Exception) -> Exception:
+    def _failure_of(self, error: Exception) -> Exception:
         """Return the error for the worker that has failed; `error` itself if no other worker caused it."""
         return self._failure() or self._said_by_tensorflow(str(error)) or error
 

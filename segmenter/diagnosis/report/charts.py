@@ -74,7 +74,7 @@ def _figure(plans: Sequence[PlanFacts], traces: Sequence[Data], yaxis: Data) -> 
     return {"data": list(traces), "layout": look}
 
 
-def _beside(
+def _paired_bars(
     plans: Sequence[PlanFacts], value: Callable[[Side], float], text: Callable[[Side], str], yaxis: Data
 ) -> Figure:
     """Draw a bar of the shuffle and one of the plan for each batch size."""
@@ -94,7 +94,7 @@ def complete_steps(diagnosis: Diagnosis) -> Chart:
     """Draw the share of steps that hold all classes, by batch size."""
     plans = made(diagnosis)
     yaxis = percent_axis("steps that hold all classes", 115, dtick=25)
-    figure = _beside(plans, lambda s: 100 * s.complete_steps, _complete, yaxis)
+    figure = _paired_bars(plans, lambda s: 100 * s.complete_steps, _complete, yaxis)
     worst = min(plans, key=lambda p: float(p.shuffle.complete_steps))
     title = (
         f"At {counted(worst.batch, 'tile')}, a shuffle has all classes in {_complete(worst.shuffle)} "
@@ -113,7 +113,7 @@ def per_replica(diagnosis: Diagnosis, batch: int) -> Chart:
     """Draw the number of classes in each replica's share of a batch."""
     plans, most = made(diagnosis), len(diagnosis.forecast.classes)
     yaxis = axis("classes on each replica", range=[0, 1.15 * most], nticks=6)
-    figure = _beside(plans, lambda s: float(s.classes_per_replica), _on_replica, yaxis)
+    figure = _paired_bars(plans, lambda s: float(s.classes_per_replica), _on_replica, yaxis)
     main = next(p for p in plans if p.batch == batch)
     title = (
         f"Of {batch:,} planned tiles, each of {counted(main.replicas, 'replica')} sees "
@@ -371,7 +371,7 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
     return Chart("classes-per-tile", title, note, {"": figure}, numbers)
 
 
-def together(diagnosis: Diagnosis) -> Chart | None:
+def co_occurrence_chart(diagnosis: Diagnosis) -> Chart | None:
     """Draw co-occurrence of classes in tiles; None for fewer than two classes."""
     ids, counts, name = diagnosis.rarest_first, diagnosis.together, diagnosis.names
     if len(ids) < 2:

@@ -220,14 +220,14 @@ def html_report(diagnosis: Diagnosis) -> str:
     """
     sections = [
         _classes(diagnosis),
-        _together(diagnosis),
+        _co_occurrence_section(diagnosis),
         gsd_section(diagnosis),
         _forecast(diagnosis),
         _plans(diagnosis),
         _quotas(diagnosis),
         _limits(diagnosis),
         map_section(diagnosis),
-        _run(diagnosis),
+        _run_section(diagnosis),
     ]
     title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
     head = Head(title, headline(diagnosis), _facts(diagnosis), f"{invocation('coverage')}")
@@ -310,9 +310,9 @@ def _classes(diagnosis: Diagnosis) -> PageSection:
     return PageSection("classes", "Which classes are rare?", blocks)
 
 
-def _together(diagnosis: Diagnosis) -> PageSection:
+def _co_occurrence_section(diagnosis: Diagnosis) -> PageSection:
     return PageSection(
-        "together", "Which classes come together?", side_by_side(report_charts.together(diagnosis))
+        "together", "Which classes come together?", side_by_side(report_charts.co_occurrence_chart(diagnosis))
     )
 
 
@@ -393,7 +393,7 @@ def _rare_at_gsd(diagnosis: Diagnosis) -> list[Block]:
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
 
-def _run(diagnosis: Diagnosis) -> PageSection:
+def _run_section(diagnosis: Diagnosis) -> PageSection:
     run, blocks = diagnosis.run, list[Block]()
     title = "After the run: what was promised, and what was there"
     if run is None:

@@ -48,7 +48,7 @@ class Pixels:
         return Pixels(*(getattr(self, each.name)[which] for each in fields(self)))
 
     @staticmethod
-    def together(parts: list[Pixels]) -> Pixels:
+    def join(parts: list[Pixels]) -> Pixels:
         """Return all pixels of several selections."""
         names = [each.name for each in fields(Pixels)]
         return Pixels(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
@@ -108,16 +108,16 @@ class Reservoirs:
 
     def _drop(self) -> None:
         """Keep the pixels of the smallest numbers of each stratum."""
-        pixels, rank_N = _ranked(Pixels.together(self._parts))
+        pixels, rank_N = _ranked(Pixels.join(self._parts))
         most_N = self._most_H[pixels.stratum]
         last = rank_N == most_N - 1
         self._below[pixels.stratum[last]] = pixels.key[last]
         self._parts = [pixels.of(rank_N < most_N)]
         self._waiting = self._kept = len(self._parts[0])
 
-    def drawn(self, points_H: NDArray[np.int64]) -> Pixels:
+    def sample(self, points_H: NDArray[np.int64]) -> Pixels:
         """Return the sample: of each stratum as many pixels as asked for, at most those kept."""
-        pixels, rank_N = _ranked(Pixels.together(self._parts))
+        pixels, rank_N = _ranked(Pixels.join(self._parts))
         return pixels.of(rank_N < points_H[pixels.stratum])
 
 
@@ -148,7 +148,7 @@ def windows(info: RasterInfo) -> Iterator[Window]:
             yield Window(row, col, min(height, size.height - row), min(width, size.width - col))
 
 
-def beside(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) -> Path:
+def file_for_map(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) -> Path:
     """Return the file of an option that belongs to a map: itself, or the file of the map's name in it.
 
     Raises:
@@ -252,7 +252,7 @@ class MapStrata(Strata):
 
     @contextlib.contextmanager
     def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
-        file = beside(self._given, path)
+        file = file_for_map(self._given, path)
         try:
             self._one: WrittenMap | Raster = WrittenMap(file, with_confidence=False)
         except RasterError:  # of another program

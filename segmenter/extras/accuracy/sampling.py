@@ -31,8 +31,8 @@ from segmenter.extras.accuracy.covers import (
     Reservoirs,
     SampledMap,
     Strata,
-    beside,
     check_same_grid,
+    file_for_map,
     windows,
 )
 from segmenter.extras.accuracy.estimators import unit_for, whole_area
@@ -189,7 +189,7 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
     """
     raster_N = sampled.pixels.raster
     infos = {number: sampled.infos[number] for number in np.unique(raster_N).tolist()}
-    files = {number: beside(images, info.path, _ENDINGS) for number, info in infos.items()}
+    files = {number: file_for_map(images, info.path, _ENDINGS) for number, info in infos.items()}
     with folder_aside(folder) as aside, Bar(total=len(raster_N), unit="chip", desc="chips") as bar:
         chips = aside / "chips"
         chips.mkdir()
@@ -265,7 +265,7 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
     wanted = np.zeros(frame.strata.count, np.int64)
     wanted[present] = points_H
     chances = tally.chances(wanted)
-    drawn = _drawn(frame, request, chances, wanted, bar)
+    drawn = _draw_points(frame, request, chances, wanted, bar)
     mixed = np.random.default_rng(np.random.SeedSequence(request.seed, spawn_key=(_ORDER,)))
     drawn = drawn.of(mixed.permutation(len(drawn)))  # so that nobody labels stratum by stratum
     area_N = np.zeros(len(drawn))
@@ -350,7 +350,7 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
 
 
 def _older(request: SampleRequest, path: Path) -> Path | None:
-    return None if request.before is None else beside(request.before, path)
+    return None if request.before is None else file_for_map(request.before, path)
 
 
 def _check_apart(infos: Sequence[RasterInfo]) -> None:
@@ -388,7 +388,7 @@ def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> StratumTally:
     return tally
 
 
-def _drawn(
+def _draw_points(
     frame: _Frame, request: SampleRequest, chances: Chances, points_H: NDArray[np.int64], bar: Any
 ) -> Pixels:
     """Read each map again, and draw points of each stratum."""
@@ -396,7 +396,7 @@ def _drawn(
     for number, window, stratum, mapped, _ in _windows(frame, request, bar):
         chance = chances.of(stratum, frame.areas[number].of(window))
         reservoirs.add(number, window, stratum, mapped, chance)
-    return reservoirs.drawn(points_H)
+    return reservoirs.sample(points_H)
 
 
 def _windows(

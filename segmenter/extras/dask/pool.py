@@ -313,7 +313,7 @@ class Pool:
             )
         except Exception as error:  # also what Dask raises of a connection that is just lost
             if self._client.status != "running":
-                raise self._lost() from error
+                raise self._lost_scheduler() from error
             raise
         task.future = future
         future.add_done_callback(lambda done: ready.put((task, done)))
@@ -374,7 +374,7 @@ class Pool:
             self._check_there(is_running)
             return None
         except (OSError, SegmenterError) as error:
-            raise self._lost() from error
+            raise self._lost_scheduler() from error
         except BaseException as error:
             if type(error).__name__.endswith("CancelledError"):
                 self._check_there(is_running)
@@ -386,7 +386,7 @@ class Pool:
     def _check_there(self, is_running: bool) -> None:
         """Raise LostClusterError if the scheduler is gone, not only a worker."""
         if not is_running:
-            raise self._lost()
+            raise self._lost_scheduler()
 
     def _look(self, name: str, *, now: bool = False) -> bool:
         """Check scheduler and workers, and count the places; return whether a check was due.
@@ -399,13 +399,13 @@ class Pool:
             return False
         self._looked = moment
         if self._client.status != "running":
-            raise self._lost()
+            raise self._lost_scheduler()
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except Exception as error:  # it is busy, or the connection broke in the middle
             if self._client.status == "running" and moment - self._answered < _SILENT_SECONDS:
                 return True
-            raise self._lost() from error
+            raise self._lost_scheduler() from error
         self._answered = moment
         places = {address: int(facts["resources"].get(name, 0)) for address, facts in workers.items()}
         for address in self._places.keys() - places.keys():
@@ -417,7 +417,7 @@ class Pool:
             raise LostClusterError(self.asked, "all workers are gone", remedy=_KEPT)
         return True
 
-    def _lost(self) -> LostClusterError:
+    def _lost_scheduler(self) -> LostClusterError:
         return LostClusterError(self.asked, "the scheduler is gone", remedy=_KEPT)
 
     def _give(self, name: str, work: Callable[[Item], Any], alone: bool) -> None:
@@ -431,7 +431,7 @@ class Pool:
 
     def _unusable(self, error: Exception) -> ClusterError:
         if self._client.status != "running":
-            return self._lost()
+            return self._lost_scheduler()
         return ClusterError(
             self.asked,
             f"its workers cannot be used: {type(error).__name__}: {error}",

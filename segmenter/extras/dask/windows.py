@@ -149,7 +149,7 @@ def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[J
 
 def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[JobStrip]:
     """Yield the strips of one job; none once it is abandoned."""
-    columns = list(job.columns.left(job.done_rows))
+    columns = list(job.columns.remaining(job.done_rows))
     if not columns:
         yield JobStrip(job, None, last=True)
     for column in columns:
@@ -203,7 +203,7 @@ class StripWork:
         tiling = self.tiling if rows is None or self.tiling.blend else _rows_of(self.tiling, rows)
         for event in classify_all(jobs, tiling, predictor):
             of[id(event.job)].take(event)
-        return [result.given(job) for job, result in zip(jobs, results, strict=True)]
+        return [result.finish(job) for job, result in zip(jobs, results, strict=True)]
 
     def _loaded(self) -> Predictor:
         from segmenter.extras.dask.pool import take_share
@@ -302,7 +302,7 @@ class _Result:
         else:
             assert isinstance(event, Finished)
 
-    def given(self, job: _StripJob) -> StripResult:
+    def finish(self, job: _StripJob) -> StripResult:
         windows = b"".join((*self._parts, self._compress.flush()))
         unseen = self._error is not None and not _is_there(job.job.info.path)
         return StripResult(windows, job.job.remark, self._error, unseen)
@@ -421,12 +421,12 @@ def _events(
     sent = ((strips, tuple(strip.to_send() for strip in strips)) for strips in pieces)
     sent_strips: list[tuple[JobStrip, ...]] = []
 
-    def noted() -> Iterator[tuple[JobStrip, ...]]:
+    def record_strips() -> Iterator[tuple[JobStrip, ...]]:
         for strips, small in sent:
             sent_strips.append(strips)
             yield small
 
-    for _, answer in pool.in_order(work, noted(), stop=stop):
+    for _, answer in pool.in_order(work, record_strips(), stop=stop):
         strips = sent_strips.pop(0)
         if isinstance(answer.error, (ClusterError, DeviceError)) and not _of_a_raster(answer.error):
             raise answer.error

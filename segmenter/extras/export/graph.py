@@ -74,7 +74,7 @@ def exported_function(member: Member, shape: Shape) -> Exported:
     """
     model = plain(member.model)
     compute: Callable[[Any], dict[str, Any]] = (
-        _standardised(model) if shape.standardised else _whole(member, model, shape)
+        _standardised_model(model) if shape.standardised else _full_model(member, model, shape)
     )
 
     def serve(image: Any) -> dict[str, Any]:
@@ -91,14 +91,14 @@ def exported_function(member: Member, shape: Shape) -> Exported:
     )
 
 
-def _standardised(model: Any) -> Callable[[Any], dict[str, Any]]:
+def _standardised_model(model: Any) -> Callable[[Any], dict[str, Any]]:
     def compute(image_BHWC: Any) -> dict[str, Any]:
         return {"probabilities": tf.nn.softmax(tf.cast(model(image_BHWC, training=False), tf.float32))}
 
     return compute
 
 
-def _whole(member: Member, model: Any, shape: Shape) -> Callable[[Any], dict[str, Any]]:
+def _full_model(member: Member, model: Any, shape: Shape) -> Callable[[Any], dict[str, Any]]:
     def compute(image_BHWC: Any) -> dict[str, Any]:
         valid_BHW = tf.reduce_all(tf.abs(image_BHWC) < NO_MEASUREMENT, axis=-1)  # false for NaN, too
         pixels = member.normalisation.apply(image_BHWC, valid_BHW, by_rows=False)

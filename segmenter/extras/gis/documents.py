@@ -55,15 +55,15 @@ def legend(style: MapStyle, job: MapJob, pixels: Sequence[int] | None = None) ->
     return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
 
 
-def shown(text: str) -> str:
+def xml_text(text: str) -> str:
     """Return a text that XML allows: other characters are replaced by U+FFFD."""
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def child(parent: ET.Element, tag: str, text: str | None = None, /, **attributes: object) -> ET.Element:
     """Add a child element with text and attributes."""
-    element = ET.SubElement(parent, tag, {name: shown(str(value)) for name, value in attributes.items()})
-    element.text = None if text is None else shown(text)
+    element = ET.SubElement(parent, tag, {name: xml_text(str(value)) for name, value in attributes.items()})
+    element.text = None if text is None else xml_text(text)
     return element
 
 
@@ -163,7 +163,7 @@ def attribute_table(entries: Sequence[LegendEntry]) -> bytes:
         child(field, "Usage", str(use))
     for index, entry in enumerate(entries):
         row = child(table, "Row", index=index)
-        for cell in (entry.value, shown(entry.name), *entry.colour, 255, *([entry.pixels] * counted)):
+        for cell in (entry.value, xml_text(entry.name), *entry.colour, 255, *([entry.pixels] * counted)):
             child(row, "F", str(cell))
     return document(root)
 

@@ -29,7 +29,7 @@ class Styles(Finisher):
         group=GIS,
     )
 
-    def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
+    def companion_files(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
         """Return a style for each raster, and the attribute table of a GeoTIFF.
 
         No style is written beside an image with the map's stem: QGIS would apply it to the image.

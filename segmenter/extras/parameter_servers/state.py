@@ -87,7 +87,7 @@ class ServedState:
                 average = _average(kept, config.ema) if averaged is not None else None
                 return Shard(device, own, kept, rule, average)
 
-        parts = dealt(model.variables, len(servers))
+        parts = assign_variables(model.variables, len(servers))
         self.shards = tuple(shard(*pair) for pair in zip(servers, parts, strict=True))
         with tf.device(servers[0]):
             self.loss_scale = None if optimiser.loss_scale is None else LossScale()
@@ -131,7 +131,7 @@ class ServedState:
         return [averages[v.path] for v in shard.own]
 
 
-def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
+def assign_variables(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
     """Assign variables to servers: the largest first, each to the server with least elements so far."""
     size = [numbers_in([v]) for v in variables]
     loads, places = [0] * servers, [0] * len(variables)

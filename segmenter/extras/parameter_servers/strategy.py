@@ -48,7 +48,7 @@ def run_role(
         with watching(roles) as watch:
             return train(watch)
 
-    leave(run_script(as_chief))
+    exit_process(run_script(as_chief))
 
 
 def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
@@ -74,10 +74,10 @@ def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
     except tf.errors.OpError as error:
         raise DeviceError(title, f"TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
     print(f"{title}: serves as {server.target}", flush=True)
-    leave(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
+    exit_process(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End a process of a cluster at once.
 
     TensorFlow's server cannot be stopped, and crashes if Python exits in the middle of a step; an exiting

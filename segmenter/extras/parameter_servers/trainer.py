@@ -408,7 +408,7 @@ class ServedTrainer(Trainer):
             enough = until()
             if enough and patient:
                 return
-            done = self._done(flight, 0 if enough else _LOOK)
+            done = self._next_result(flight, 0 if enough else _LOOK)
             if done is not None:
                 result, late = done
                 self._late.add(int(late))
@@ -427,7 +427,7 @@ class ServedTrainer(Trainer):
                 self._say(f"no step has ended for {silent:.0f} s: waiting for {who}; Ctrl-C stops and saves")
                 announced = True
 
-    def _done(self, flight: InFlight, seconds: float) -> Any:
+    def _next_result(self, flight: InFlight, seconds: float) -> Any:
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
                 return flight.done(seconds)

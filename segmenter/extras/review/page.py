@@ -34,8 +34,8 @@ from segmenter.pages.parts import (
     number,
     percent,
 )
+from segmenter.pages.pictures import picture
 from segmenter.raster import LabelRaster, open_raster
-from segmenter.runs.report.pictures import picture
 
 _SHOWN = 40
 """Findings with pictures."""
@@ -151,12 +151,12 @@ def _maps(found: Sequence[LabelFinding]) -> list[NDArray[np.uint8]]:
 
 
 def _surroundings(finding: LabelFinding) -> Window:
-    def shown(start: int, length: int) -> tuple[int, int]:
+    def frame(start: int, length: int) -> tuple[int, int]:
         wanted = min(length + 2 * _AROUND, _MOST)
         return start + (length - wanted) // 2, wanted
 
     own = finding.window
-    (row, height), (col, width) = shown(own.row, own.height), shown(own.col, own.width)
+    (row, height), (col, width) = frame(own.row, own.height), frame(own.col, own.width)
     return Window(row, col, height, width).intersection(Window.of(finding.of.info.size))
 
 

@@ -178,7 +178,7 @@ def _without_training(run: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.give_back()
+        lock.release()
 
 
 def _described(path: Path, fingerprint: str, command: str) -> bytes | None:

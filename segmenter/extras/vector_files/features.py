@@ -344,10 +344,10 @@ class VectorFile:
         if self._indexed:
             with _reading(self.path):
                 return self._read(bbox=box)
-        features, tree = self._whole()
+        features, tree = self._all_with_tree()
         return features.of(np.sort(tree.query(shapely.box(*box))))
 
-    def _whole(self) -> tuple[Features, shapely.STRtree]:
+    def _all_with_tree(self) -> tuple[Features, shapely.STRtree]:
         with self._lock, _reading(self.path):
             features = self._all_features()
             assert self._all is not None

@@ -92,7 +92,7 @@ def file_aside(path: Path) -> Iterator[Path]:
             sync(aside)
             aside.replace(path)
         finally:
-            locks.give_back()
+            locks.release()
 
 
 @contextlib.contextmanager

@@ -97,14 +97,14 @@ class PolygonFile(Finisher):
         from segmenter.extras.vector_files.writing import check_name
 
         check_name(self._path)
-        if self._path.exists() and self._noted(journal) is None:
+        if self._path.exists() and self._recorded_sources(journal) is None:
             raise DatasetError(
                 f"--vectors {self._path}",
                 "exists already, and is not as an earlier call with this --output left it",
                 remedy="name another file, or remove it",
             )
 
-    def _noted(self, journal: Journal) -> dict[str, Any] | None:
+    def _recorded_sources(self, journal: Journal) -> dict[str, Any] | None:
         """Return the file's recorded sources (`file` is None if a call was killed); None if not ours."""
         from segmenter.mapping.folder.journal import file_facts
 
@@ -126,7 +126,7 @@ class PolygonFile(Finisher):
             journal = self._journal(call)
             self._check_file(journal)  # another process may have written it since the call began
             made_of = digest({**self._settings, "maps": [_facts(journal, job) for job in jobs]})
-            noted = self._noted(journal) if self._path.exists() else None
+            noted = self._recorded_sources(journal) if self._path.exists() else None
             if noted is not None and noted["file"] is not None and noted["made_of"] == made_of:
                 say(plain(f"{self._path}: finished and unchanged"))
                 return []

@@ -65,7 +65,7 @@ class Polygons:
         return Polygons(self.shape_P[kept_P], self.class_P[kept_P], self.pixels_P[kept_P], sums)
 
     @classmethod
-    def together(cls, parts: Sequence[Polygons]) -> Polygons:
+    def join(cls, parts: Sequence[Polygons]) -> Polygons:
         """Join several sets of polygons."""
         sums = [part.confidence_P for part in parts if part.confidence_P is not None]
         return cls(
@@ -126,12 +126,12 @@ class Joiner:
         ended = [one for number, one in groups.items() if not reaching[number]]
         known = confidence_HW is not None
         whole = Polygons(shapes, strip.class_C[1:], pixels, sums if known else None).of(alone)
-        return Polygons.together([whole, _whole(ended, known)])
+        return Polygons.join([whole, _join_parts(ended, known)])
 
     def end(self, *, confidence: bool) -> Polygons:
         """Return the polygons that reach the last row."""
         ended, self._open, self._last = self._open, [], None
-        return _whole(ended, confidence)
+        return _join_parts(ended, confidence)
 
     def _groups(self, strip: Strip) -> NDArray[np.int64]:
         """Return a group number for each open component and each of the strip's; parts of one share it."""
@@ -176,7 +176,7 @@ def _add(one: _Open, other: _Open) -> None:
     one.confidence += other.confidence
 
 
-def _whole(parts: list[_Open], confidence: bool) -> Polygons:
+def _join_parts(parts: list[_Open], confidence: bool) -> Polygons:
     shapes = np.empty(len(parts), object)
     for i, one in enumerate(parts):
         # Without corners on straight lines, which seams leave.
@@ -433,7 +433,7 @@ def _one(
             waiting: list[Polygons] = []
             count = held = 0
             for polygons in _polygons(one, options, classes, bar):
-                waiting.append(_chosen(polygons, one, options))
+                waiting.append(_requested_polygons(polygons, one, options))
                 held += len(waiting[-1])
                 if held >= _AT_ONCE:
                     count += _write(waiting, one, name, write)
@@ -470,7 +470,7 @@ def _polygons(
     yield joiner.end(confidence=one.has_confidence)
 
 
-def _chosen(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Polygons:
+def _requested_polygons(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Polygons:
     """Return the polygons with data that were requested."""
     ids = [i for i, each in enumerate(one.classes) if not options.only or each.name in options.only]
     return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
@@ -479,7 +479,7 @@ def _chosen(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Pol
 def _write(
     waiting: Sequence[Polygons], one: WrittenMap, name: str, write: Callable[[PolygonBatch], None]
 ) -> int:
-    polygons = Polygons.together(waiting)
+    polygons = Polygons.join(waiting)
     if not len(polygons):
         return 0
     shapes = shapely.normalize(on_the_ground(polygons.shape_P, one.info))

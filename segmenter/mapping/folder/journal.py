@@ -192,7 +192,7 @@ class Journal:
             with opened(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as handle:
                 with self._lock:
                     new = os.fstat(handle).st_size == 0
-                    text = (b"\n" if _torn(handle) else b"") + line
+                    text = (b"\n" if _ends_mid_line(handle) else b"") + line
                     if os.write(handle, text) != len(text):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(handle)
@@ -201,7 +201,7 @@ class Journal:
         return line
 
 
-def _torn(handle: int) -> bool:
+def _ends_mid_line(handle: int) -> bool:
     """Return whether the last line is incomplete, since its writer was killed."""
     end = os.fstat(handle).st_size
     return end > 0 and os.pread(handle, 1, end - 1) != b"\n"

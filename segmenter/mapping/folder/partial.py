@@ -69,7 +69,7 @@ class PartialMap:
             self._end = file.tell()
             height = 0
             for window, _ in read_windows(file, _size(file)):
-                left = next(self._columns.left(self.rows), None)
+                left = next(self._columns.remaining(self.rows), None)
                 height = window.height if filled == 0 else height
                 if left is None or height > left.height:
                     break

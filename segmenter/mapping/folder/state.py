@@ -67,7 +67,7 @@ class OutputLocks:
                 output.parent.mkdir(parents=True, exist_ok=True)
                 lock.take()
             except OSError as error:
-                self.give_back()
+                self.release()
                 if isinstance(error, BlockingIOError):
                     why = "is being written by another process; left to that one"
                 else:
@@ -75,10 +75,10 @@ class OutputLocks:
                     why = f"cannot be written: {error.strerror}{advice}"
                 raise RasterError(output, why) from None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the locks, if taken."""
         for lock in self._locks.values():
-            lock.give_back()
+            lock.release()
 
 
 @contextlib.contextmanager
@@ -106,10 +106,10 @@ def of_one_run(folder: Path, model: str) -> Iterator[None]:
                 ) from None
             except OSError:
                 continue
-            other.give_back()  # of a killed call
+            other.release()  # of a killed call
         yield
     finally:
-        own.give_back()
+        own.release()
 
 
 @dataclass
@@ -207,7 +207,7 @@ class FolderState:
             with contextlib.suppress(RasterError):
                 locks.take()
                 partial.remove()
-            locks.give_back()
+            locks.release()
 
     def take(self, job: MapJob) -> bool:
         """Lock a job's output, and set the rows that are already done (`job.done_rows`).
@@ -232,11 +232,11 @@ class FolderState:
         before = self._seen.get(job.name)  # not what is known now: another job's look has read on
         self.journal.refresh()
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
-            self.leave(job)
+            self.release(job)
             return False
         with contextlib.suppress(SegmenterError):  # then it is made, whatever the store says now
             if self._is_elsewhere(job, now=True):  # another machine's call was faster
-                self.leave(job, keep=False)
+                self.release(job, keep=False)
                 return False
         held.partial = self._recovered(job)
         return True
@@ -245,7 +245,7 @@ class FolderState:
         """Return the partial map of a locked job; None for small jobs."""
         return self._held[id(job)].partial
 
-    def give_way(self, job: MapJob) -> bool:
+    def drop_partial(self, job: MapJob) -> bool:
         """Remove a job's partial map to free space for its files; return True if there was one."""
         held = self._held.get(id(job))
         if held is None or held.partial is None:
@@ -276,10 +276,10 @@ class FolderState:
         try:
             self.journal.append(entry)
         except SegmenterError:
-            if not self.give_way(job):
+            if not self.drop_partial(job):
                 raise
             self.journal.append(entry)
-        self.leave(job, keep=False)
+        self.release(job, keep=False)
         if self._store is not None:
             self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
@@ -312,11 +312,11 @@ class FolderState:
         }
         return replace(entry, outputs={**entry.outputs, **kept}, options={**asked, **entry.options})
 
-    def leave(self, job: MapJob, *, keep: bool = True) -> None:
+    def release(self, job: MapJob, *, keep: bool = True) -> None:
         """Release a job; `keep`: leave its partial map for the next call."""
         held = self._held.pop(id(job), None)
         if held is not None:
-            _let_go(held, keep=keep)
+            _release(held, keep=keep)
 
     def holds_much(self, job: MapJob) -> bool:
         """Return whether a job's partial map is large enough to be worth its disk space."""
@@ -324,10 +324,10 @@ class FolderState:
         much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
         return much and _not_looked_at(job.info) is None
 
-    def leave_all(self) -> None:
+    def release_all(self) -> None:
         """Release all jobs, leaving their partial maps."""
         for held in list(self._held.values()):
-            _let_go(held, keep=True)
+            _release(held, keep=True)
         self._held.clear()
 
     def _entry(self, job: MapJob) -> JournalEntry:
@@ -405,9 +405,9 @@ def warn_above_bar(text: str) -> None:
         warn(plain(text))
 
 
-def _let_go(held: _Held, *, keep: bool) -> None:
+def _release(held: _Held, *, keep: bool) -> None:
     if held.partial is not None and keep:
         held.partial.close()
     elif held.partial is not None:
         held.partial.remove()
-    held.locks.give_back()
+    held.locks.release()

@@ -68,7 +68,7 @@ class Pictures(Finisher):
         for job in [*outcome.written, *(job for job in outcome.kept if not _is_current(job))]:
             try:
                 draw_view(replace(job, label=None) if id(job) in unscored else job, call.style)
-                call.journal.settle(_drawn(job), file_facts(_view(job)))
+                call.journal.settle(_picture_entry(job), file_facts(_view(job)))
                 call.journal.flush()
             except SegmenterError as error:
                 if str(error) != unscored.get(id(job)):
@@ -86,14 +86,14 @@ class RemoveStalePictures(Finisher):
         from segmenter.mapping.folder.journal import file_facts  # brings rasterio
 
         for job in outcome.written:
-            drawn = call.journal.settings(_drawn(job))
+            drawn = call.journal.settings(_picture_entry(job))
             with contextlib.suppress(OSError):
                 if drawn is not None and file_facts(_view(job)) == drawn:
                     _view(job).unlink()
         return []
 
 
-def _drawn(job: MapJob) -> dict[str, str]:
+def _picture_entry(job: MapJob) -> dict[str, str]:
     """Return what the journal calls a job's picture."""
     return {"picture": _view(job).name}
 

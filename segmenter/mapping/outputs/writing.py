@@ -91,7 +91,7 @@ class _Output:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._partial.add(window, arrays)
             except OSError as error:
-                self._folder_state.give_way(self.job)  # which makes room for the map itself
+                self._folder_state.drop_partial(self.job)  # which makes room for the map itself
                 self._partial = None
                 self.warning = f"{self.job.output}: cannot be resumed from within: {error.strerror}"
         return self._write(window, prediction)
@@ -147,7 +147,7 @@ def write_maps(
     with contextlib.closing(_Maps(call, folder_state, bar)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
-            events = compute(maps.begun(waiting))
+            events = compute(maps.jobs_to_compute(waiting))
             with contextlib.closing(events):  # a generator, whose threads end before the files are let go
                 try:
                     for event in events:
@@ -176,7 +176,7 @@ class _Maps:
         self._completing: deque[tuple[_Output, Future[None]]] = deque()
         self._repeated: list[MapJob] = []
 
-    def begun(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
+    def jobs_to_compute(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
         """Yield the jobs to compute, each locked just before; runs in the reading thread."""
         for job in jobs:
             try:
@@ -223,11 +223,11 @@ class _Maps:
         """Give up a job whose files cannot be written; repeat it if its partial map took the space."""
         if isinstance(error, ChangedInputError):
             self._give_up(job, error, keep=False)
-        elif may_be_full(error) and self._folder_state.give_way(job):
+        elif may_be_full(error) and self._folder_state.drop_partial(job):
             self.outcome.warnings.append(
                 f"{job.output}: found no space beside what was kept of it, and was begun anew without"
             )
-            self._let_go(job, keep=False)
+            self._release(job, keep=False)
             self._repeated.append(replace(job, abandoned=False, done_rows=0, kept_as_partial=False))
             self._bar.total += job.part.size.pixels  # once more
         else:
@@ -240,10 +240,10 @@ class _Maps:
     def _output(self, job: MapJob) -> _Output:
         if id(job) not in self._open:
             self._open[id(job)] = _Output(self._call, job, self._folder_state)
-            self._found(self._open[id(job)].replayed)
+            self._count_earlier(self._open[id(job)].replayed)
         return self._open[id(job)]
 
-    def _found(self, pixels: int) -> None:
+    def _count_earlier(self, pixels: int) -> None:
         """Count pixels of an earlier call: they reduce the rest but do not affect the rate."""
         if not self._bar.disable:
             for name in ("initial", "last_print_n", "n"):
@@ -265,7 +265,7 @@ class _Maps:
         self._pool.shutdown(cancel_futures=True)
         for output in (*self._open.values(), *(output for output, _ in self._completing)):
             output.discard()
-        self._folder_state.leave_all()
+        self._folder_state.release_all()
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)
@@ -274,11 +274,11 @@ class _Maps:
 
     def _give_up(self, job: MapJob, error: SegmenterError, *, keep: bool = True) -> None:
         self.outcome.failed.append((job, error))
-        self._let_go(job, keep=keep)
+        self._release(job, keep=keep)
 
-    def _let_go(self, job: MapJob, *, keep: bool) -> None:
+    def _release(self, job: MapJob, *, keep: bool) -> None:
         job.abandoned = True
         output = self._open.pop(id(job), None)
         if output is not None:
             output.discard()
-        self._folder_state.leave(job, keep=keep)
+        self._folder_state.release(job, keep=keep)

@@ -52,7 +52,7 @@ class EncoderWeights:
     arrays: dict[str, Any]
     described: str
 
-    def said(self, count: str) -> str:
+    def describe(self, count: str) -> str:
         """Return the description with the number of parameters that were loaded."""
         return self.described.replace("{count}", count, 1)
 
@@ -149,7 +149,7 @@ def encoder_arrays(encoder: str, tensors: Tensors, file: str) -> tuple[dict[str,
     prefix = _prefix(chain, tensors, encoder, file)
     own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     arrays, names = {}, set()
-    for path, name, axes, shape in _wanted(chain):
+    for path, name, axes, shape in _weight_places(chain):
         arrays[path] = _array(
             own.get(name), name, axes, shape, encoder, file, first=path == "stem_conv/kernel"
         )
@@ -196,7 +196,7 @@ def _prefix(chain: list[ConvUnit], tensors: Tensors, encoder: str, file: str) ->
     )
 
 
-def _wanted(chain: list[ConvUnit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
+def _weight_places(chain: list[ConvUnit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
     """Yield path in our model, name in the file, axis order that converts theirs to ours, our shape."""
     for unit in chain:
         axes = (2, 3, 0, 1) if unit.depthwise else (2, 3, 1, 0)

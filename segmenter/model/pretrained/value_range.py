@@ -64,14 +64,14 @@ def describe(chosen: Sequence[int | None], channels: int) -> str:
     """Return a short text on how bands use the channels."""
     if list(chosen) == list(range(channels)):
         return f"first layer: {channels} bands as they are"
-    names = [_named(c, channels) for c in chosen]
+    names = [_channel_name(c, channels) for c in chosen]
     line = f"first layer: {counted(len(chosen), 'band')} from {channels}: {', '.join(names)}"
     if len(chosen) != channels:
         line += f", times {channels}/{len(chosen)}"
     return line
 
 
-def _named(channel: int | None, channels: int) -> str:
+def _channel_name(channel: int | None, channels: int) -> str:
     if channel is None:
         return "mean"
     return RGB[channel] if channels == len(RGB) else str(channel + 1)

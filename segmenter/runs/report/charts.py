@@ -162,7 +162,7 @@ class _Look:
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue > _PALE
 
 
-def kept(
+def thin_validations(
     validations: Sequence[Validation], best: int | None, most: int = _MOST_VALIDATIONS
 ) -> list[Validation]:
     """Return every n-th validation, the best and the last: about `most` in all."""
@@ -174,7 +174,7 @@ def kept(
 def scores_chart(story: Story) -> Chart | None:
     """Draw mIoU and the IoU of each class over the validations; None if there are none."""
     best = None if story.best is None else story.best.step
-    validations = kept(story.validations, best)
+    validations = thin_validations(story.validations, best)
     if not validations:
         return None
     data: list[Data] = []
@@ -182,25 +182,25 @@ def scores_chart(story: Story) -> Chart | None:
     classes = story.run.classes.classes
     for one in _lowest(story):
         look = _Look(colour("#{:02x}{:02x}{:02x}".format(*one.colour)))
-        points = [(v.step, _hundred(v.iou.get(one.name))) for v in validations]
+        points = [(v.step, _percent(v.iou.get(one.name))) for v in validations]
         if look.pale:
             under = {"mode": "lines", "line": {"color": GREY, "width": 4}, "showlegend": False}
             data.append(line(points, one.name, text, **under) | {"hoverinfo": "skip", "hovertemplate": ""})
         dots = {"color": look.colour, "size": 7, "line": {"color": GREY, "width": 1}}
         data.append(line(points, one.name, text, line={"color": look.colour, "width": 2}, marker=dots))
-    mean = [(v.step, _hundred(v.miou)) for v in validations]
-    thick = {"color": "#000000", "width": 3, "dash": "dash"}
-    data.append(line(mean, "mIoU", text, line=thick, marker={"color": "#000000", "size": 7}))
+    mean = [(v.step, _percent(v.miou)) for v in validations]
+    thick = {"color": INK, "width": 3, "dash": "dash"}
+    data.append(line(mean, "mIoU", text, line=thick, marker={"color": INK, "size": 7}))
     named = len(classes) <= _MOST_IN_LEGEND
     frame = layout(430, steps_axis(), percent_axis("IoU"), **marks(story), showlegend=named)
     frame["margin"]["t"] = 26
     # Below the axis: above the plot are the marks.
     frame["legend"] |= {"y": -0.2, "yanchor": "top"}
-    note = "Dashed and black: mIoU, the mean over the classes that occur; the classes in their own colours."
+    note = "Dashed: mIoU, the mean over the classes that occur; the classes in their own colours."
     note += "" if named else " Hover over a line for its class; the classes are listed below."
     if len(classes) > _MOST_CLASSES:
         note += f" Of {len(classes)} classes, the {_MOST_CLASSES} with the lowest IoU."
-    table = _scores_table(story, kept(story.validations, best, _MOST_IN_TABLE))
+    table = _scores_table(story, thin_validations(story.validations, best, _MOST_IN_TABLE))
     return Chart("scores", _scores_title(story), note, {"": {"data": data, "layout": frame}}, table)
 
 
@@ -213,7 +213,7 @@ def _lowest(story: Story) -> list[LandCoverClass]:
     return [one for one in classes if one.name in names]
 
 
-def _hundred(value: float | None) -> float | None:
+def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 

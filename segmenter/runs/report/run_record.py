@@ -264,7 +264,7 @@ def _line(record: dict[str, Any]) -> LogLine:
     steps = record.get("steps")
     return LogLine(
         step=record["step"],
-        epoch=_whole(record.get("epoch")),
+        epoch=_natural_number(record.get("epoch")),
         steps=steps if isinstance(steps, int) and 0 <= steps < 1 << 40 else None,
         loss=finite(record.get("loss")),
         learning_rate=finite(record.get("learning_rate")),
@@ -275,7 +275,7 @@ def _line(record: dict[str, Any]) -> LogLine:
 
 def _validation(record: Mapping[str, Any]) -> Validation:
     iou = {str(name): finite(value) for name, value in (record.get("iou") or {}).items()}
-    epoch, protocol = _whole(record.get("epoch")), str(record.get("protocol") or "")
+    epoch, protocol = _natural_number(record.get("epoch")), str(record.get("protocol") or "")
     return Validation(record["step"], epoch, finite(record["miou"]), iou, protocol)
 
 
@@ -286,5 +286,5 @@ def finite(value: Any) -> float | None:
     return None
 
 
-def _whole(value: Any) -> int:
+def _natural_number(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 40 else 0

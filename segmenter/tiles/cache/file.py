@@ -139,7 +139,7 @@ class CacheFile:
         self._mapped: _Mapped | None = None
         with _opened(path) as file:
             self.bytes = os.fstat(file.fileno()).st_size
-            facts, table_at = _said(file, self.bytes)
+            facts, table_at = _read_contents(file, self.bytes)
         if not path.name.startswith(facts.kind):
             raise DamagedError("has the name of another")
         self.contents, self._table_at = facts.contents, table_at
@@ -189,7 +189,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
+def _read_contents(file: BinaryIO, size: int) -> tuple[_Contents, int]:
     try:
         file.seek(max(0, size - END.size))
         end = file.read(END.size)

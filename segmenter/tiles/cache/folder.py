@@ -238,14 +238,14 @@ def pack(
     *,
     description: str = "decoding scenes once",
     progress: bool = True,
-    told: Callable[[PackJob, int], None] = lambda job, pixels: None,
+    advance: Callable[[PackJob, int], None] = lambda job, pixels: None,
     usable: Callable[[CachedArray], bool] = lambda array: True,
     workers: int | None = None,
 ) -> None:
     """Decode scenes into packs; the caller has made room for them.
 
     Args:
-        told: called with the number of pixels of every strip written, from any thread.
+        advance: called with the number of pixels of every strip written, from any thread.
         usable: returns True if the result of another process, packed in the meantime, can be used.
         workers: number of threads; None: number of cores.
 
@@ -255,7 +255,7 @@ def pack(
     if not jobs:
         return
     full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
-    with folder.writing(), _Writers(dataset, folder, full, told, usable) as writers:
+    with folder.writing(), _Writers(dataset, folder, full, advance, usable) as writers:
         for _ in in_threads(
             writers.add,
             jobs,
@@ -277,12 +277,12 @@ class _Writers:
         dataset: Dataset,
         folder: CacheFolder,
         full: int,
-        told: Callable[[PackJob, int], None],
+        advance: Callable[[PackJob, int], None],
         usable: Callable[[CachedArray], bool],
     ) -> None:
         """Store the settings; a pack is finished once it has `full` bytes."""
         self._dataset, self._folder, self._full = dataset, folder, full
-        self._told, self._usable = told, usable
+        self._advance, self._usable = advance, usable
         self._lock, self._stopped = threading.Lock(), False
         self._waiting: dict[Kind, list[CacheWriter]] = {"image": [], "label": []}
         self._seen = file_state(folder.path)
@@ -347,7 +347,7 @@ class _Writers:
             if self._stopped:
                 raise DatasetError(self._folder.path, "interrupted")  # nobody hears of it
             yield pixels, valid
-            self._told(job, pixels.shape[0] * pixels.shape[1])
+            self._advance(job, pixels.shape[0] * pixels.shape[1])
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class Feed(Closing):
         self.fault: SegmenterError | None = None
         self.shape = BatchShape(batch, loader.tile_shape, loader.dtype)
         if pool is not None:
-            loader.know_labels()
+            loader.preload_labels()
             pool.serve(loader)
         threads = threads_for()
         self._maker = pool or Threads(loader, threads, ahead_of(threads, self.shape.bytes))

@@ -188,7 +188,7 @@ class WorkerPool:
             return
         for worker in self._workers:
             if worker.process.poll() is not None:
-                raise self._lost(worker)
+                raise self._lost_worker(worker)
 
     def close(self) -> None:
         """End the workers, even in the middle of a batch."""
@@ -218,17 +218,17 @@ class WorkerPool:
         try:
             worker.line.send_bytes(content)
         except OSError:
-            raise self._lost(worker) from None
+            raise self._lost_worker(worker) from None
 
     def _hear(self, worker: _Worker) -> None:
         try:
             answer: WorkerAnswer = worker.line.recv()
         except (EOFError, OSError):
-            raise self._lost(worker) from None
+            raise self._lost_worker(worker) from None
         order = worker.orders.pop(answer.ticket)[1]
         if answer.drawn is not None:
             self._drawn.add(answer.drawn)
-        error = answer.error and self._told(answer, worker, order)
+        error = answer.error and self._error_of(answer, worker, order)
         self._made[answer.ticket] = WorkerAnswer(answer.ticket, answer.drawn, error)
         if answer.ticket in self._dropped:
             self._dropped.discard(answer.ticket)
@@ -238,7 +238,7 @@ class WorkerPool:
         del self._made[ticket]
         self._free.append(self._slot_of.pop(ticket))
 
-    def _told(self, answer: WorkerAnswer, worker: _Worker, order: Order) -> BaseException:
+    def _error_of(self, answer: WorkerAnswer, worker: _Worker, order: Order) -> BaseException:
         """Return a worker's error: a user's error unchanged, a defect of the program with its traceback."""
         if isinstance(answer.error, SegmenterError):
             return answer.error
@@ -248,7 +248,7 @@ class WorkerPool:
             )
         return RuntimeError(f"{self._name(worker)} failed at {order.title}:\n{answer.traceback}")
 
-    def _lost(self, worker: _Worker) -> Exception:
+    def _lost_worker(self, worker: _Worker) -> Exception:
         if self._closed:
             return FeedClosedError()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -57,11 +57,11 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
         if array is None or array.shape != tuple(variable.shape):
             got = "none" if array is None else str(array.shape)
             raise WeightsError(
-                weights.said("no"), expected=f"{variable.path} of shape {tuple(variable.shape)}", got=got
+                weights.describe("no"), expected=f"{variable.path} of shape {tuple(variable.shape)}", got=got
             )
         variable.assign(array)
         count += math.prod(array.shape)
-    return weights.said(f"{count:,}")
+    return weights.describe(f"{count:,}")
 
 
 def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:

@@ -70,7 +70,7 @@ def normalisation_of(
     if source is not None:
         first = next((path for path, shape in shapes.items() if len(shape) == 4), "")
         kept = first in fitting(source, shapes, classes)
-        chosen, lines = _beside(source.run, config, scenes, statistics.dtype, kept=kept)
+        chosen, lines = _start_normalisation(source.run, config, scenes, statistics.dtype, kept=kept)
         if kept and not pace.trains(first, 0):
             lines += _frozen_otherwise(chosen, source.run, statistics.dtype)
     elif isinstance(config, EncoderDecoderConfig) and config.weights is not None:
@@ -82,7 +82,7 @@ def normalisation_of(
     return chosen, None if chosen == scenes else scenes
 
 
-def _beside(
+def _start_normalisation(
     run: Run, model: ModelConfig, scenes: Normalisation, dtype: str, *, kept: bool
 ) -> tuple[Normalisation, list[str]]:
     """Return the normalisation for a start from a run's weights, and lines on it.
@@ -112,7 +112,9 @@ def _beside(
     )
     if not as_there:
         return chosen, [f"normalisation: by the training scenes ({why})"]
-    return chosen, [f"normalisation: {_named(theirs, run)} ({_difference(scenes, run, taken=all(theirs))})"]
+    return chosen, [
+        f"normalisation: {_normalisation_text(theirs, run)} ({_difference(scenes, run, taken=all(theirs))})"
+    ]
 
 
 def _of_weights(run: Run) -> list[bool]:
@@ -123,7 +125,7 @@ def _of_weights(run: Run) -> list[bool]:
     return [there != here for there, here in pairs]
 
 
-def _named(theirs: list[bool], run: Run) -> str:
+def _normalisation_text(theirs: list[bool], run: Run) -> str:
     if not any(theirs):
         return "by the training scenes"
     if all(theirs):
@@ -223,7 +225,7 @@ def new_run(
 
 def _memory_of_each(devices: Devices, training: TrainingConfig, of_a_tile: int) -> str:
     """Return a line on the memory for each device's share of a step."""
-    dealt = devices.dealt(training.global_batch)
+    dealt = devices.replica_tiles(training.global_batch)
     at_once = [tiles // training.accumulate for tiles in dealt]
     parts = [
         f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"

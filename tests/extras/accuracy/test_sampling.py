@@ -106,7 +106,7 @@ def test_kept_pixels_are_a_uniform_sample_of_each_stratum_without_replacement(mo
         for row in range(3):  # in windows of a row
             window = Window(row, 0, 1, 4)
             reservoirs.add(0, window, strata[row : row + 1], strata[row : row + 1])
-        drawn = reservoirs.drawn(np.array([4, 2]))
+        drawn = reservoirs.sample(np.array([4, 2]))
         assert np.bincount(drawn.stratum).tolist() == [4, 2]
         assert len(set(zip(drawn.row.tolist(), drawn.col.tolist(), strict=True))) == 6
         np.testing.assert_array_equal(strata[drawn.row, drawn.col], drawn.stratum)
@@ -134,7 +134,7 @@ def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypat
         for col in range(0, 9, 3):
             part = (slice(None), slice(col, col + 3))
             reservoirs.add(0, Window(0, col, 1, 3), stratum[part], stratum[part], chance[part])
-        drawn = reservoirs.drawn(points)
+        drawn = reservoirs.sample(points)
         assert len(set(drawn.col.tolist())) == 4
         hits[drawn.col] += 1
     np.testing.assert_allclose(hits / trials, chance[0], atol=0.03)  # Pareto's are within 0.02 of four points
@@ -159,7 +159,7 @@ def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_s
         for number, ids in enumerate(mapped):
             window = Window(0, 0, *ids.shape)
             kept.add(number, window, ids, ids, chances.of(ids, areas[number].area_RC))
-        drawn = kept.drawn(points)
+        drawn = kept.sample(points)
         size = np.array([1.0, large])[drawn.raster]
         err = np.array([wrong[i][0, col] for i, col in zip(drawn.raster, drawn.col, strict=True)])
         found = estimates(
@@ -176,7 +176,7 @@ def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_s
     window = Window(0, 0, *mapped[0].shape)
     alike.add(0, window, mapped[0], mapped[0])
     one.add(0, window, mapped[0], mapped[0], np.full(mapped[0].shape, 0.003))
-    sets = [set(each.drawn(np.array([50, 50])).col.tolist()) for each in (alike, one)]
+    sets = [set(each.sample(np.array([50, 50])).col.tolist()) for each in (alike, one)]
     assert sets[0] == sets[1]
 
 

@@ -177,10 +177,10 @@ def test_each_worker_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: 
         assert cards == [0, 1, 2]
         with refused(DeviceError, expected="worker, all 3"):
             remote._free_card(3)
-        remote._held[1].give_back()
+        remote._held[1].release()
         assert remote._free_card(3) == 1
         for lock in remote._held:
-            lock.give_back()
+            lock.release()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.extras.gis.documents import LegendEntry, attribute_table, class_style, shown, style_file
+from segmenter.extras.gis.documents import LegendEntry, attribute_table, class_style, style_file, xml_text
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterSpec, open_raster, write_raster
 from tests.helpers.child_predict import scene
@@ -86,7 +86,7 @@ def test_a_map_opens_whatever_its_classes_are_called_and_what_xml_cannot_hold_is
     with open_raster(tmp_path / "a.tif", (1,)) as raster:
         assert raster.info.count == 1
 
-    assert shown("a\ufffeb\ud800c\x01d 水 \U0001f30d") == "a\ufffdb\ufffdc\ufffdd 水 \U0001f30d"
+    assert xml_text("a\ufffeb\ud800c\x01d 水 \U0001f30d") == "a\ufffdb\ufffdc\ufffdd 水 \U0001f30d"
     entries = [LegendEntry(0, "a\uffff<b>&'", (1, 2, 3))]
     for content in (attribute_table(entries), style_file(class_style(entries))):
         said = "".join(f"{element.text}{element.get('label')}" for element in ET.fromstring(content).iter())

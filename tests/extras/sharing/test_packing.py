@@ -195,7 +195,7 @@ def test_a_run_that_is_trained_is_not_packed(tmp_path: Path) -> None:
         with refused(CheckpointError, where="run", fault="training"):
             pack_run(run, tmp_path / "a.zip")
     finally:
-        lock.give_back()
+        lock.release()
     pack_run(run, tmp_path / "a.zip")
     assert not (run / ".lock").exists()
 

@@ -46,7 +46,7 @@ def polygons(ids: NDArray[np.uint8], rows: int, simplify: float = 0.0) -> Polygo
     joiner, found = Joiner(simplify), []
     for window in row_strips(Size(*ids.shape), rows * ids.shape[1]):
         found.append(joiner.add(components(window, ids[window.slices()], nodata=simplify > 0), None))
-    return Polygons.together([*found, joiner.end(confidence=False)])
+    return Polygons.join([*found, joiner.end(confidence=False)])
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20))

@@ -195,7 +195,7 @@ def test_an_image_with_the_same_in_all_bands_gives_what_it_gave_in_three(tmp_pat
     np.testing.assert_allclose(first_kernel(found).sum(axis=2), kernel.sum(axis=2), rtol=1e-4, atol=1e-5)
     names = ["red", "green", "blue"] + ["mean"] * (bands - 3) if bands > 3 else ["mean"] * bands
     s = "s" * (bands > 1)
-    assert found.said("").endswith(
+    assert found.describe("").endswith(
         f"first layer: {bands} band{s} from 3: {', '.join(names)}, times 3/{bands}"
     )
 
@@ -207,13 +207,13 @@ def test_named_bands_take_the_weights_of_their_channel_or_number(tmp_path: Path)
     found = torch_encoder_weights(named, 4)
     wanted = np.stack([kernel.mean(axis=2), kernel[:, :, 2], kernel[:, :, 0], kernel[:, :, 1]], axis=2) * 0.75
     np.testing.assert_allclose(first_kernel(found), wanted, rtol=1e-6)
-    assert found.said("").endswith("first layer: 4 bands from 3: mean, blue, red, green, times 3/4")
+    assert found.describe("").endswith("first layer: 4 bands from 3: mean, blue, red, green, times 3/4")
 
     file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
     named = torch_encoder_weights(config("resnet18", file, weight_bands=[4, 3, 2]), 3)
     kernel = encoder_tensors("resnet18", channels=13)["conv1.weight"].transpose(2, 3, 1, 0)
     np.testing.assert_allclose(first_kernel(named), kernel[:, :, [3, 2, 1]] * (13 / 3), rtol=1e-5)
-    assert named.said("").endswith("first layer: 3 bands from 13: 4, 3, 2, times 13/3")
+    assert named.describe("").endswith("first layer: 3 bands from 13: 4, 3, 2, times 13/3")
     whole = torch_encoder_weights(config("resnet18", file), 13)
     np.testing.assert_array_equal(first_kernel(whole), kernel)
 

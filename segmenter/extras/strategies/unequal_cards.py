@@ -18,7 +18,7 @@ import tensorflow as tf
 from segmenter.base.errors import ConfigError, DeviceError, TrainingError
 from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
-from segmenter.devices.strategy import Devices, dealt
+from segmenter.devices.strategy import Devices, deal_tiles
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.run import MeasuredShares
@@ -109,13 +109,13 @@ def share_out(
     if asked is None or devices.replicas == 1:
         return devices
     if asked != "auto":
-        return _with(devices, dealt(training.global_batch, asked, training.accumulate))
+        return _with(devices, deal_tiles(training.global_batch, asked, training.accumulate))
     if known is not None and known.devices == devices.models:
         say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
         return _with(devices, known.tiles)
     probe = TimingProbe(recipe, *form, classes)
     tiles, seconds = measured(probe, devices.names, training.global_batch, training.accumulate)
-    say(_chosen(devices, tiles, seconds))
+    say(_shares_text(devices, tiles, seconds))
     return _with(devices, tiles)
 
 
@@ -231,7 +231,7 @@ class TimingProbe:
             return tuple(map(tf.constant, (image, np.ones(shape, np.bool_), label)))
 
 
-def _chosen(devices: Devices, tiles: Sequence[int], seconds: Sequence[float]) -> str:
+def _shares_text(devices: Devices, tiles: Sequence[int], seconds: Sequence[float]) -> str:
     times = ", ".join(
         f"{1000 * each:.3g} ms on {name}" for name, each in zip(devices.names, seconds, strict=True)
     )

@@ -97,13 +97,13 @@ def role_of(config: DistributionConfig) -> Callable[..., None] | None:
     return run_role
 
 
-def make_devices(
+def devices_of(
     config: DistributionConfig,
     logical_devices: int | None = None,
     cluster: Cluster | None = None,
     watch: Watch | None = None,
 ) -> Devices:
-    """Set up TensorFlow's devices and a recipe's strategy.
+    """Set up TensorFlow's devices and a recipe's strategy, of the core (`make_devices`) or of an extra.
 
     Args:
         logical_devices, cluster: as in `segmenter.devices.strategy.make_devices`; also the errors.
@@ -112,7 +112,7 @@ def make_devices(
     from segmenter.devices import strategy
 
     if config.strategy == _TPU:
-        from segmenter.extras.tpu import make_tpu
+        from segmenter.extras.strategies.tpu import make_tpu
 
         return make_tpu(config, logical_devices)
     if config.strategy == _SERVED:
@@ -121,7 +121,7 @@ def make_devices(
         return make_chief(config, logical_devices, watch)
     devices = strategy.make_devices(config, logical_devices, cluster)
     if isinstance(config.shares, tuple):
-        from segmenter.extras.unequal_cards.measured import with_given
+        from segmenter.extras.strategies.unequal_cards import with_given
 
         return with_given(devices, config.shares)
     return devices
@@ -140,7 +140,7 @@ def shared_out(
     from segmenter.devices.strategy import describe
 
     if recipe.distribution.shares is not None:
-        from segmenter.extras.unequal_cards.measured import share_out
+        from segmenter.extras.strategies.unequal_cards import share_out
         from segmenter.runs.run import load_run
 
         known = None if resumed is None else load_run(resumed).shares

@@ -1,1 +1,0 @@
-"""Distribution of a step's tiles to cards of unequal speed."""
