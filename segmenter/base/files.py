@@ -411,12 +411,17 @@ def gibibytes(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
+def on_disk(path: Path) -> bool:
+    """Return whether a path is of a file system; addresses of files at servers are none."""
+    return isinstance(path, os.PathLike)
+
+
 def real(path: Path) -> Path:
     """Return a path with all links resolved, an address as it is.
 
     Unlike `Path.resolve`, circular links raise only OSError.
     """
-    return Path(os.path.realpath(path)) if isinstance(path, os.PathLike) else path
+    return Path(os.path.realpath(path)) if on_disk(path) else path
 
 
 def shortest_ends(paths: Iterable[Path]) -> list[str]:

@@ -163,7 +163,7 @@ def _world_file(source: RasterSource, dataset: Any) -> tuple[str, ...]:
         return ()
     worlds = (path.with_suffix(each).name for each in (f".{ending[0]}{ending[-1]}w", f".{ending}w", ".wld"))
     return tuple(
-        f"its world file {world.name} holds no usable georeference" for world in source.beside(*worlds)
+        f"its world file {world.name} holds no usable georeference" for world in source.sidecar_files(*worlds)
     )
 
 
@@ -178,7 +178,7 @@ def check_pixels(path: Path, opened: Opened) -> None:
 
 def _check_mask(source: RasterSource, dataset: Any) -> None:
     """Refuse a mask file of another size: GDAL would use its top left part."""
-    for beside in source.beside(source.path.name + ".msk"):
+    for beside in source.sidecar_files(source.path.name + ".msk"):
         with rasterio.open(beside.absolute(), driver="GTiff", sharing=False) as mask:
             if mask.shape != dataset.shape:
                 sizes = ["×".join(map(str, shape[::-1])) for shape in (dataset.shape, mask.shape)]

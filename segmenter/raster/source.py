@@ -68,7 +68,7 @@ class RasterSource:
         if not self.is_remote:
             check_beside(self.path)
 
-    def beside(self, *names: str) -> list[Path]:
+    def sidecar_files(self, *names: str) -> list[Path]:
         """Return the existing files of these names beside it."""
         paths = [] if self.is_remote else [self.path.with_name(name) for name in names]
         return [path for path in paths if path.is_file()]

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError, plain
-from segmenter.base.files import caches
+from segmenter.base.files import caches, on_disk
 from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import say, warn
@@ -34,7 +34,6 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid, row_strips
 from segmenter.raster import LabelRaster, Raster, RasterInfo, open_raster
 from segmenter.raster.ground import check_label
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import stamp_of
 from segmenter.sampling import TileStrata
 
@@ -83,7 +82,7 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
             raise SegmenterError("dataset.cache", f"cannot write to {wanted}", remedy="name another folder")
         return wanted / name
     beside = root / ".tile-index"
-    remote = isinstance(root, RemotePath)
+    remote = not on_disk(root)
     if not remote and _writable(beside):
         return beside
     elsewhere = caches() / name

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from segmenter.base.files import on_disk
 from segmenter.base.keyed_folder import KeyedFolder, read_sealed
 from segmenter.base.sealed import sealed
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import file_digest, stamp_of
 from segmenter.tiles.index import cache_folder
 
@@ -34,7 +34,7 @@ def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True
     before = len(known)
 
     def one(path: Path) -> str:
-        if not isinstance(path, RemotePath):
+        if on_disk(path):
             return file_digest(path)
         stamp = stamp_of(path)
         key = f"{path} {stamp.key}"

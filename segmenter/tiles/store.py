@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
-from segmenter.base.files import gibibytes
+from segmenter.base.files import gibibytes, on_disk
 from segmenter.base.invocation import invocation
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
@@ -30,7 +30,6 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
 from segmenter.tiles.cache.folder import CacheFolder, PackJob, bytes_read, key_of, pack
@@ -238,7 +237,7 @@ class SceneStore:
         remote = [
             i
             for i, scene in enumerate(self._scenes)
-            if isinstance(scene.image, RemotePath) and (i, "image") not in self._packed
+            if not on_disk(scene.image) and (i, "image") not in self._packed
         ]
         if not remote:
             return ""
