@@ -22,8 +22,9 @@ from segmenter.raster.header import RasterInfo
 from segmenter.raster.kept import KeptPixels
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.reading import Raster, open_raster
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, patiently
-from segmenter.raster.stamps import Stamp, stamp_of
+from segmenter.raster.remote.settings import patiently
+from segmenter.raster.source import gdal_name
+from segmenter.raster.stamps import Stamp, certain_stamp
 
 _MOST = 1 << 20
 _KEPT_PIXELS, _KEPT_BYTES = 1 << 20, 1 << 28
@@ -61,7 +62,7 @@ class KnownRasters:
 
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
         """Open an image as `open_raster` does."""
-        stamp = _stamp(path)
+        stamp = certain_stamp(path)
         if (facts := self._find((path, bands), stamp)) and (dataset := _opened(path, facts)) is not None:
             return Raster(dataset, replace(facts.info, path=path), facts.bands, facts.alpha)
         raster = open_raster(path, bands)
@@ -77,7 +78,7 @@ class KnownRasters:
 
     def is_whole(self, path: Path, bands: tuple[int, ...] | None) -> bool:
         """Return True if an image was opened before, and its header tells that all pixels have data."""
-        facts = self._find((path, bands), _stamp(path))
+        facts = self._find((path, bands), certain_stamp(path))
         return facts is not None and not facts.may_lack
 
     def label(
@@ -89,7 +90,7 @@ class KnownRasters:
         drivers: Sequence[str] = (),
     ) -> LabelRaster:
         """Open a label as `LabelRaster` does."""
-        stamp = _stamp(path)
+        stamp = certain_stamp(path)
         kept = self._kept.get(path)
         if kept is not None and kept[0] == stamp:
             return LabelRaster.checked(kept[2].opened(), kept[1], classes, expand_palette)
@@ -107,7 +108,7 @@ class KnownRasters:
         if label.info.size.pixels > _KEPT_PIXELS or self._bytes > _KEPT_BYTES or stamp is None:
             return None
         kept = label.packed()
-        if kept is None or _stamp(path) != stamp:
+        if kept is None or certain_stamp(path) != stamp:
             return None
         label.close()
         if kept.palette is not None:  # most files of a folder share one
@@ -122,18 +123,10 @@ class KnownRasters:
 
     def _keep(self, key: _Key, stamp: Stamp | None, found: _Found) -> None:
         """Store facts found in an earlier state of a file, if it is still in that state."""
-        if stamp is None or stamp.beside or len(self._known) >= _MOST or _stamp(key[0]) != stamp:
+        if stamp is None or stamp.beside or len(self._known) >= _MOST or certain_stamp(key[0]) != stamp:
             self._known.pop(key, None)
             return
         self._known[key] = stamp, self._same.setdefault(found, found)
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """Return the state of a file; None if a further change might not show, or a server does not report it."""
-    if isinstance(path, RemotePath):
-        return stamp_of(path) if path.known_state() is not None else None
-    stamp = stamp_of(path)
-    return stamp if stamp.is_settled else None
 
 
 def _opened(path: Path, found: _Found) -> Any:
@@ -149,7 +142,7 @@ def _opened(path: Path, found: _Found) -> Any:
 def _dataset(path: Path, driver: str) -> Any:
     advice = "expected a GeoTIFF, PNG or JPEG that is whole"
     with naming(path, "cannot open it", advice), own_env(**_PIXELS_ALONE):
-        dataset = DatasetReader(str(as_gdal_takes(path)), driver=driver, sharing=False)
+        dataset = DatasetReader(str(gdal_name(path)), driver=driver, sharing=False)
         dataset.mask_flag_enums  # noqa: B018 - now, and not at the first read, GDAL looks for a mask
         return dataset
 

@@ -77,6 +77,14 @@ def is_alone(path: Path) -> bool:
     return not _sides(folder) and folder in _listed
 
 
+def certain_stamp(path: Path) -> Stamp | None:
+    """Return the state of a file; None if a further change might not show, or a server does not report it."""
+    if isinstance(path, RemotePath):
+        return stamp_of(path) if path.known_state() is not None else None
+    stamp = stamp_of(path)
+    return stamp if stamp.is_settled else None
+
+
 def _companion_states(folder: str, names: list[str]) -> Iterator[FileState]:
     for name in names:
         path = os.path.join(folder, name)
@@ -118,6 +126,6 @@ def file_digest(path: Path) -> str:
         DatasetError: the file cannot be read.
     """
     with failing(DatasetError, path, "cannot read it"), open_bytes(path) as file:
-        remote = isinstance(path, RemotePath)
-        size = (path.stat() if remote else os.fstat(file.fileno())).st_size
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]

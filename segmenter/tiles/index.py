@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, SegmenterError, plain, shortened
-from segmenter.base.files import caches, write_whole
+from segmenter.base.errors import DatasetError, SegmenterError, plain
+from segmenter.base.files import caches, on_disk
+from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import say, warn
 from segmenter.base.threads import Spread, in_threads
@@ -34,7 +35,6 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid, row_strips
 from segmenter.raster import KnownRasters, LabelRaster, Raster, RasterInfo, open_raster, raster_info
 from segmenter.raster.ground import check_label
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import stamp_of
 from segmenter.sampling import TileStrata
 
@@ -83,7 +83,7 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
             raise SegmenterError("dataset.cache", f"cannot write to {wanted}", remedy="name another folder")
         return wanted / name
     beside = root / ".tile-index"
-    remote = isinstance(root, RemotePath)
+    remote = not on_disk(root)
     if not remote and _writable(beside):
         return beside
     elsewhere = caches() / name
@@ -114,10 +114,10 @@ def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
 
 
 def _below(path: Path, root: Path) -> str:
-    text, above = os.fspath(path), os.path.join(root, "")
+    text, above = str(path), os.path.join(str(root), "")
     if text.startswith(above) and ".." not in text:  # as nearly all: ten times as fast as `relpath`
         return text.removeprefix(above)
-    return Path(os.path.relpath(path, root)).as_posix()
+    return Path(os.path.relpath(text, str(root))).as_posix()
 
 
 def keys_of(image: Path, label: Path) -> Keys:
@@ -130,16 +130,13 @@ def key_of(what: Mapping[str, Any]) -> str:
     return digest({"version": _VERSION, **what}, 16)
 
 
-def load_entries(path: Path, classes: int) -> Entries:
-    """Load an index file; if damaged or of another format, return nothing and print a line on stderr."""
-    if not path.exists():
-        return {}
-    try:
+def load_entries(folder: KeyedFolder, name: str, classes: int) -> Entries:
+    """Load an index file; nothing if it is missing, damaged or of another format."""
+
+    def read(path: Path) -> Entries:
         return _entries(pq.read_table(path, page_checksum_verification=True), classes)
-    except _DAMAGE as error:
-        why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
-        say(f"{path}: damaged, it is built anew ({why})", aside=True)
-        return {}
+
+    return folder.load(name, read, _DAMAGE) or {}
 
 
 def _entries(table: pa.Table, classes: int) -> Entries:
@@ -170,8 +167,8 @@ def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
     return total.hexdigest().encode()
 
 
-def save_entries(path: Path, entries: Entries, classes: int) -> None:
-    """Write an index file completely; if that fails, print a line on stderr and go on."""
+def save_entries(folder: KeyedFolder, name: str, entries: Entries, classes: int) -> None:
+    """Write an index file, if that is possible."""
     tiles = [one for _, one in entries.values()]
     lengths = [len(one.row_N) for one in tiles]
     counts = _flat([one.counts_NK.reshape(-1) for one in tiles], np.int64)
@@ -188,10 +185,7 @@ def save_entries(path: Path, entries: Entries, classes: int) -> None:
     table = pa.table(columns).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    try:
-        write_whole(path, sink.getvalue().to_pybytes())
-    except SegmenterError as error:
-        say(f"the tile index is not kept: {error}", aside=True)
+    folder.save(name, sink.getvalue().to_pybytes())
 
 
 def _flat(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
@@ -276,8 +270,8 @@ def build_index(
         RasterError: a file cannot be read.
     """
     scenes, tile = dataset.of(split), Size(tiles.size, tiles.size)
-    path = cache_folder(dataset) / f"tiles-{_key(dataset, tiles)}.parquet"
-    before = load_entries(path, len(dataset.classes))
+    folder, name = KeyedFolder(cache_folder(dataset)), f"tiles-{_key(dataset, tiles)}.parquet"
+    before = load_entries(folder, name, len(dataset.classes))
     keys = {relative_paths(dataset, s): keys_of(s.image, s.label or s.image) for s in scenes}
     entries = _still_there(before, dataset, keys)
     missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
@@ -285,7 +279,7 @@ def build_index(
         _measure(dataset, missing, tiles, keys, entries, progress, spread, files)
     finally:
         if entries.keys() != before.keys() or missing:
-            save_entries(path, entries, len(dataset.classes))
+            save_entries(folder, name, entries, len(dataset.classes))
     per_scene = [entries[relative_paths(dataset, scene)][1] for scene in scenes]
     return _joined(scenes, per_scene, tile, tiles.min_labelled, len(dataset.classes))
 
