@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+_MOST = 6
+"""Settings that a training shows."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,14 @@ class Offer:
         settings: as after --set; the first is what the training shows, the others are what it needs.
         options: further options of train.py.
         alone: in a process of its own, as TensorFlow is to be imported in another way.
+        joins: may be shown by a training that shows other settings too.
     """
 
     recipe: str
     settings: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     alone: bool = False
+    joins: bool = False
 
     @property
     def name(self) -> str:
@@ -300,21 +306,54 @@ PAIRS = {
 
 def offers() -> tuple[Offer, ...]:
     """Return all trainings, each once."""
-    lines = [
-        (recipe, line)
-        for part in (PAGES, PAIRS)
-        for recipe, text in part.items()
-        for line in text.splitlines()
-    ]
-    all_offers = [
-        *map(Offer, RECIPES),
-        *(_read(recipe, line.strip()) for recipe, line in lines if line.strip()),
-    ]
-    return tuple(dict.fromkeys(all_offers))
+    every = [*map(Offer, RECIPES), *_lines(PAGES, joins=True), *_lines(PAIRS, joins=False)]
+    return tuple({offer.name: offer for offer in reversed(every)}.values())[::-1]
 
 
-def _read(recipe: str, line: str) -> Offer:
+def _lines(part: Mapping[str, str], *, joins: bool) -> Iterator[Offer]:
+    for recipe, text in part.items():
+        yield from (_read(recipe, line.strip(), joins) for line in text.splitlines() if line.strip())
+
+
+def _read(recipe: str, line: str, joins: bool) -> Offer:
     text, *options = line.split(" --")
     words = tuple(word for option in options for word in f"--{option}".split())
     settings = tuple(part.strip() for part in text.split(" | "))
-    return Offer(recipe, settings, words, alone=settings[0].startswith("distribution.log_placement"))
+    alone = settings[0].startswith("distribution.log_placement")
+    return Offer(recipe, settings, words, alone, joins and not alone and "training.xla" not in settings[0])
+
+
+def joined(several: Sequence[Offer]) -> Offer:
+    """Return the training that shows what several do."""
+    settings = tuple(dict.fromkeys(setting for offer in several for setting in offer.settings))
+    return replace(several[0], settings=settings)
+
+
+def groups(chosen: Sequence[Offer]) -> list[list[Offer]]:
+    """Put offers that may be shown together into groups: none sets what another sets otherwise."""
+    found: list[list[Offer]] = []
+    for offer in chosen:
+        fits = (group for group in found if _fits(offer, group)) if offer.joins else iter(())
+        if (group := next(fits, None)) is not None:
+            group.append(offer)
+        else:
+            found.append([offer])
+    return found
+
+
+def _fits(offer: Offer, group: Sequence[Offer]) -> bool:
+    first = group[0]
+    if (
+        not first.joins
+        or len(group) >= _MOST
+        or (first.recipe, first.options) != (offer.recipe, offer.options)
+    ):
+        return False
+    theirs = set(joined(group).settings)
+    return not any(_clash(a, b) for a in offer.settings for b in theirs - {a})
+
+
+def _clash(one: str, other: str) -> bool:
+    """Return True if two settings are of the same key, or one is of a part of the other."""
+    a, b = (text.partition("=")[0] + "." for text in (one, other))
+    return a.startswith(b) or b.startswith(a)

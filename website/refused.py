@@ -1,9 +1,12 @@
 """Page of what a training refuses, made by trying: `python -m website.refused` runs every offer.
 
-Each training of `website.offered` runs train.py for two or three steps on small made data: it trains, or is
-refused in one line. Results are kept in website/refused.json, each when it is known, and docs/refused.md is
+Each offer of `website.offered` is a call of train.py for a few steps on small made data: it trains, or is
+refused in one line. Settings that do not touch each other share a call; if that does not train, it is tried
+in halves. Results are kept in website/refused.json, each when it is known, and docs/refused.md is
 made of them; the same command goes on with those that are missing. TensorFlow is loaded once; each training
-is a fork of that process.
+is a fork of that process. Shipped recipes train the nets that they name; where a setting is shown,
+EfficientNet-Lite has the first blocks of its stages alone, with their pretrained weights: most of the time
+is TensorFlow's tracing of blocks.
 """
 
 from __future__ import annotations
@@ -20,19 +23,21 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from website.offered import Offer, offers
+from segmenter.model.architectures import Block
+from website.offered import Offer, groups, joined, offers
 
 ROOT = Path(__file__).parents[1]
 TRAINS, REFUSED, FAULT = "trains", "refused", "fault"
 RESULT, PAGE = ROOT / "website" / "refused.json", ROOT / "docs" / "refused.md"
 _SECONDS = 3600
-"""Limit of a training; it takes some 20 of one core, with XLA minutes."""
+"""Limit of a training; it takes some 15 of one core, with XLA a minute."""
 _SMALL = {
     "tiles.size": 64,
     "tiles.overlap": 0,
@@ -56,8 +61,8 @@ _HEAD = """\
 
 Made by `python -m website.refused`, which runs `train.py` for a few steps with each setting of
 [the recipe](recipe.md), each shipped recipe with its weights, and pairs of settings, without a GPU.
-{trained} of {ran} trainings train; these are refused before they start, each in the line that stands
-here.{missing}
+Settings that do not touch each other share a training. {trained} of {ran} train; these are refused before
+they start, each in the line that stands here.{missing}
 
 | recipe | settings | refused |
 | --- | --- | --- |
@@ -76,8 +81,19 @@ def outcomes(chosen: Sequence[Offer], folder: Path) -> Iterator[tuple[Offer, str
     for name in _LOADED:
         import_module(name)
     _forked(lambda: _make_data(folder), folder / "data.txt")
-    for number, offer in enumerate(chosen):
-        yield offer, *_outcome(offer, folder, folder / f"run{number}")
+    for group in groups(chosen):
+        yield from _outcomes(group, folder)
+
+
+def _outcomes(group: Sequence[Offer], folder: Path) -> Iterator[tuple[Offer, str, str]]:
+    """Try a group in one training; in halves if it does not train, to know whose line it is."""
+    kind, line = _outcome(joined(group), folder, Path(tempfile.mkdtemp(dir=folder)) / "run")
+    if kind == TRAINS or len(group) == 1:
+        yield from ((offer, kind, line) for offer in group)
+        return
+    half = len(group) // 2
+    for part in (group[:half], group[half:]):
+        yield from _outcomes(part, folder)
 
 
 def _outcome(offer: Offer, folder: Path, run: Path) -> tuple[str, str]:
@@ -88,7 +104,9 @@ def _outcome(offer: Offer, folder: Path, run: Path) -> tuple[str, str]:
     for setting in (*_settings(offer.recipe, folder), *offer.settings):
         words += ["--set", _in(setting, folder)]
     said = run.with_suffix(".txt")
-    code = _alone(words, said) if offer.alone else _forked(lambda: _train(words), said)
+    code = (
+        _alone(words, said) if offer.alone else _forked(lambda: _train(words, few=bool(offer.settings)), said)
+    )
     text = said.read_text(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     error = next((line for line in reversed(lines) if line.startswith("error: ")), "")
@@ -133,11 +151,31 @@ def _without_places(line: str, folder: Path) -> str:
     return re.sub(r"^configs/\w+\.yaml: ", "", line)
 
 
-def _train(words: list[str]) -> int:
+def _train(words: list[str], *, few: bool) -> int:
     from datasets.commands.train import main
     from segmenter.base.errors import run_tool
+    from segmenter.model import architectures
+    from segmenter.model.pretrained import encoder_weights
 
+    if few:  # in this fork alone
+        architectures._lite = _few(architectures._lite)
+        encoder_weights._refuse_unknown = lambda *_: None  # the weights of the other blocks
     return run_tool(lambda: main(words))
+
+
+def _few(lite: Callable[[str], Iterator[Block]]) -> Callable[[str], Iterator[Block]]:
+    """Return the first block of each stage; of the second, two, as the other has a shortcut."""
+
+    def few(encoder: str) -> Iterator[Block]:
+        every = list(lite(encoder))
+        ends = {block.name.partition("_")[0] for block in every if block.feature}
+        for block in every:
+            stage, _, number = block.name.partition("_")
+            last = "block2" if stage == "stage2" else "block1"
+            if number <= last:
+                yield replace(block, feature=number == last and stage in ends)
+
+    return few
 
 
 def _forked(work: Callable[[], int | None], said: Path) -> int:
@@ -215,7 +253,7 @@ def _dubai(folder: Path) -> None:
     )
     for number, tile in enumerate((1, 2, 7)):
         for part in range(2):
-            ids = _blocks(5, 2 * number + part)
+            ids = _blocks(5, 2 * number + part, 96, 128)
             for kind, ending, array in (
                 ("images", "jpg", _image(ids, part)),
                 ("masks", "png", palette[ids].transpose(2, 0, 1).astype(np.uint8)),
@@ -254,6 +292,11 @@ def _own_folder(folder: Path) -> None:
     (folder / "areas.geojson").write_text(text)
 
 
+def _processor() -> float:
+    """Return the seconds of processor that this process, and all that ended under it, took."""
+    return sum(sum(resource.getrusage(of)[:2]) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 # ------------------------------------------------------------------------------------------------- page
 
 
@@ -290,10 +333,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     done = {} if given.again else kept()
     chosen = [offer for offer in offers() if offer.name not in done and given.only in offer.name]
-    faults = 0
+    faults, before = 0, _processor()
     with tempfile.TemporaryDirectory() as folder:
         for offer, kind, line in () if given.page else outcomes(chosen, Path(folder)):
-            print(f"{kind}: {offer.name}: {line}", flush=True)
+            taken, before = _processor() - before, _processor()
+            print(f"{kind}: {offer.name}: {line} [{taken:.0f} s]", flush=True)
             if kind == FAULT:
                 faults += 1
                 continue

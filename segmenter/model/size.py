@@ -163,10 +163,15 @@ _IN_PLACE = {
     "Softmax",
 }
 _NEITHER = {
-    *("Add", "Subtract", "Concatenate", "UpSampling2D", "BilinearUpSampling", "ZeroPadding2D", "Cropping2D"),
+    *("Add", "Subtract", "Concatenate", "UpSampling2D", "ZeroPadding2D", "Cropping2D"),
     *("AveragePooling2D", "GlobalAveragePooling2D", "Reshape", "SpreadParts"),
 }
-"""Layers whose gradient needs neither input nor output."""
+"""Layers whose gradient needs neither input nor output; bilinear enlargement's has its input for a shape."""
+_OUTPUT_KEPT = {"ReLU", "relu", "relu6"}
+"""Layers and activations whose gradient needs the output alone."""
+_WITHIN = {"gelu": 3, "ChannelNorm": 2}
+"""Layer or activation → tensors of its output's size that its gradient needs in place of its input: of
+0.5 x (1 + erf(x / √2)) the two factors and erf's input; of a normalisation the centred and the scaled one."""
 _WORKSPACE = 1.7
 """Factor of a process on a CPU over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
@@ -186,15 +191,15 @@ def parts_that_fit(tiles: int, fits: int) -> int:
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
     """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.
 
-    The forward pass keeps the tensors that gradients are computed from (`_kept_tensors`); the backward pass
-    adds the gradients of the largest layers: Σ over kept tensors of elements × bytes, plus twice the largest
-    tensor. In float32 that is 2 % above a U-Net's peak on an H200; in float64 everything takes twice as much.
-    Under XLA, which gives each tensor its place beforehand, it is an upper bound.
+    The forward pass keeps the tensors that gradients are computed from (`_kept_tensors`, `_WITHIN`); the
+    backward pass adds the gradients of the largest layers: Σ over kept tensors of elements × bytes, plus
+    twice the largest tensor. In float32 that is 2 % above a U-Net's peak on an H200; in float64 everything
+    takes twice as much. Under XLA, which gives each tensor its place beforehand, it is an upper bound.
 
     In mixed float16 TensorFlow's allocator takes 1.5 to 1.8 times the living tensors: there every layer's
-    output counts, with 2 bytes, and 4 in the float32 head and in `SyncBatchNorm`, which computes in float32;
-    Keras' own keeps its input and output in float32 (4 + 4). That is right to 9 % on an H200
-    (studies/gpu_h200.md). `python -m benchmarks.memory` compares the formula with a real step.
+    output counts, with 2 bytes, and 4 in the float32 head and in normalisations, which compute in float32.
+    That is right to 9 % on an H200 (studies/gpu_h200.md). `python -m benchmarks.memory` compares the formula
+    with a real step.
     """
     graph = graph_of(model)
     planes = planes_of(graph)
@@ -204,7 +209,7 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
         _elements(graph, planes, tensor, height, width) * _bytes_per_element(call, mixed)
         for call in graph.calls
         for tensor in call.outputs
-        if tensor in kept
+        for _ in range((tensor in kept) + _WITHIN.get(_function(call), 0))
     ]
     twice = 2 if model.outputs[0].dtype == "float64" else 1
     return twice * (sum(sizes) + 2 * max(sizes))
@@ -214,24 +219,24 @@ def _kept_tensors(graph: Graph) -> set[int]:
     """Return the tensors of a graph that its backward pass is computed from, and its outputs.
 
     A convolution's, a BatchNorm's or a product's gradient needs the input; a ReLU's, the output; that of a
-    sum, a concatenation, or of resampling, neither.
+    sum, a concatenation, or of most resampling, neither. What a layer keeps of its own is not among them.
     """
     kept = set(graph.outputs)
     for call in graph.calls:
-        if _is_relu(call):
+        function = _function(call)
+        if function in _OUTPUT_KEPT:
             kept.update(call.outputs)
-        elif call.kind not in _NEITHER:
+        elif function not in _NEITHER and function not in _WITHIN:
             kept.update(call.inputs)
         if call.kind in ("MaxPooling2D", "Softmax"):
             kept.update(call.outputs)
     return kept
 
 
-def _is_relu(call: LayerCall) -> bool:
+def _function(call: LayerCall) -> str:
+    """Return the kind of a call; of an activation, its function's name."""
     function = getattr(call.operation, "activation", None)
-    return call.kind == "ReLU" or (
-        call.kind == "Activation" and getattr(function, "__name__", "") in ("relu", "relu6")
-    )
+    return getattr(function, "__name__", "") if call.kind == "Activation" else call.kind
 
 
 def inference_bytes_per_pixel(model: Any) -> float:
@@ -289,7 +294,7 @@ def _channels(shape: Sequence[int | None]) -> int:
 def _bytes_per_element(call: LayerCall, mixed: bool) -> int:
     if not mixed or getattr(call.operation, "compute_dtype", "float16") == "float32":
         return 4
-    return {"BatchNormalization": 8, "SyncBatchNorm": 4}.get(call.kind, 2)
+    return 4 if call.kind in ("SyncBatchNorm", "ChannelNorm") else 2
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic

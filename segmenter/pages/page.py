@@ -66,6 +66,7 @@ def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) 
         .from_string(template)
         .render(
             head=head,
+            moving=bool(moving),
             sections=[section for section in sections if section.blocks],
             hashes=Markup(" ".join(f"'sha256-{_sha256(text)}'" for text in scripts)),
             style=Markup(style),

@@ -36,19 +36,14 @@ def test_outputs_of_a_unet_move_as_far_as_its_radius(
         assert (moved.farthest(), moved.shifts()) == (geometry.radius, [2**depth])
 
 
-def test_memory_is_that_of_the_tensors_alive_and_shrinks_with_precision() -> None:
+def test_memory_is_that_of_the_tensors_alive() -> None:
     """By hand, in floats a pixel: where the skip is joined, 16 of it, 32 from below and 48 together."""
     model = build_model(UNetConfig(depth=2, width=16, upsampling="nearest"), 3, 4)
     assert network_geometry(model).bytes_per_pixel == pytest.approx(4 * (16 + 32 + 48) * 1.7)
 
     single = build_model(UNetConfig(depth=2, width=8), 3, 4)
-    mixed = build_model(UNetConfig(depth=2, width=8), 3, 4, dtype="mixed_float16")
     small, large = (training_bytes_per_image(single, side, side) for side in (64, 128))
     assert large == 4 * small
-    double = build_model(UNetConfig(depth=2, width=8), 3, 4, dtype="float64")
-    assert training_bytes_per_image(double, 64, 64) == 2 * small
-    # Not half: Keras' BatchNorm computes in float32, and the allocator takes more than the living tensors.
-    assert small / 2 < training_bytes_per_image(mixed, 64, 64, mixed=True) < small * 1.2
 
 
 def _network(layer: Any) -> Any:

@@ -374,7 +374,7 @@ def test_without_a_tpu_it_says_so_in_one_line(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(**_: Any) -> None:
-        raise ValueError("TPUs not found in the cluster.\n" + "more " * 100)
+        raise ValueError("TPUs not found in the cluster. Failed in initialization: " + "more " * 100)
 
     monkeypatch.setattr(tensorflow.distribute.cluster_resolver, "TPUClusterResolver", none)
     config = DistributionConfig(strategy="tpu", tpu="its-name")

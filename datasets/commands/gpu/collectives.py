@@ -35,8 +35,8 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def _bus(size: int, seconds: float, latency: float, replicas: int) -> float:
-    """Return the bandwidth in bytes a second: the formula, solved for β."""
-    return 2 * (replicas - 1) / replicas * size / max(seconds - latency, 1e-9)
+    """Return bytes a second: the formula, solved for β; latency is at most half of a time."""
+    return 2 * (replicas - 1) / replicas * size / max(seconds - latency, seconds / 2)
 
 
 def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], str]:

@@ -26,6 +26,7 @@ BLOCK = 512
 SAME = 1e-4
 """Share of the pixels that rounding may give another class: cuDNN chooses its algorithms card by card."""
 _BATCH = 4
+"""Windows at once; on a processor one."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
@@ -56,14 +57,15 @@ def figures(bench: Bench) -> Iterator[Figure]:
 def computed(predict: Any, tiling: Tiling) -> float:
     """Return megapixels a second that arrive in a map, were there no file to read and write."""
     window = round_up(tiling.window.height, tiling.stride)
-    read = np.random.default_rng(1).integers(0, 255, (_BATCH, window, window, BANDS), np.uint8)
+    batch = tiling.batch
+    read = np.random.default_rng(1).integers(0, 255, (batch, window, window, BANDS), np.uint8)
     valid, calls = np.ones(read.shape[:3], bool), 3
     predict(read, valid)
     started = time.perf_counter()
     for _ in range(calls):
         predict(read, valid)
     kept = (window - 2 * round_up(tiling.halo, tiling.stride)) ** 2
-    return calls * _BATCH * kept / 1e6 / (time.perf_counter() - started)
+    return calls * batch * kept / 1e6 / (time.perf_counter() - started)
 
 
 def function(bench: Bench, names: Sequence[str]) -> tuple[Any, Tiling]:
@@ -86,7 +88,8 @@ def function(bench: Bench, names: Sequence[str]) -> tuple[Any, Tiling]:
     geometry = network_geometry(built[0])
     assert geometry.radius is not None, "what segmenter start plans has exact windows"
     side = max(bench.sizes.window, 3 * round_up(geometry.radius, geometry.stride))
-    return predict, Tiling(Size(side, side), geometry.radius, geometry.stride, _BATCH)
+    batch = 1 if bench.place == "logical" else _BATCH
+    return predict, Tiling(Size(side, side), geometry.radius, geometry.stride, batch)
 
 
 class FileJob:

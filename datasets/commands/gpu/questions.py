@@ -110,7 +110,7 @@ def limit_of(question: Question, later: list[Question], minutes: float, left: fl
 
 
 def answer(question: Question, bench: Bench, limit: float, told: Callable[[Figure], None]) -> Answer:
-    """Answer a question in a separate process, killed at its limit with all that it started.
+    """Answer a question in a separate process, killed at its limit with all that it started, or with this.
 
     Args:
         told: called with each figure as soon as it is known.
@@ -125,7 +125,8 @@ def answer(question: Question, bench: Bench, limit: float, told: Callable[[Figur
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             command(question, own), cwd=ROOT, env=os.environ | {"NO_ALBUMENTATIONS_UPDATE": "1"},
-            stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace", start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace",
+            start_new_session=True,
         )  # fmt: skip
         reader = threading.Thread(target=_read, args=(process.stdout, found, told), daemon=True)
         reader.start()
@@ -162,6 +163,7 @@ def command(question: Question, bench: Bench) -> list[str]:
 
 def main() -> str | None:
     """Answer a question in this process, a figure a line; return the reason of an early end."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     given = json.loads(sys.argv[1])
     module = import_module(given["where"], __package__)
     found: Iterator[Figure] = module.figures(Bench.from_json(given["bench"]), **given["options"])
@@ -173,11 +175,19 @@ def main() -> str | None:
     return None
 
 
+def _end_with_parent() -> None:
+    """Kill this process's session when the command is gone, however it was killed: its pipe ends then."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def kill(process: subprocess.Popen[str]) -> None:
     """Kill a process with all its children, which are in its session."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _last_line(errors: IO[str]) -> str:

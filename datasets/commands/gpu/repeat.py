@@ -70,7 +70,8 @@ def figures(bench: Bench, deterministic: bool = True, unet: bool = False) -> Ite
     _train(bench, recipe, one)
     _train(bench, recipe, again)
     expected = {"expected": "the same", "law": bench.place != "parts"} if deterministic else {}
-    yield _figure("the same training again", compared(one, again), expected)
+    model = " of a U-Net" if unet else ""
+    yield _figure(f"the same training{model} again", compared(one, again), expected)
     if not deterministic:
         return
     steps = sorted(checkpoints(one))
@@ -80,7 +81,7 @@ def figures(bench: Bench, deterministic: bool = True, unet: bool = False) -> Ite
         if step > middle:
             path.unlink()
     _train(bench, recipe, resumed, "--resume")
-    yield _figure(f"stopped after step {middle}, and resumed", compared(one, resumed), expected)
+    yield _figure(f"one{model} stopped after step {middle}, and resumed", compared(one, resumed), expected)
 
 
 def _figure(name: str, difference: Difference, expected: Mapping[str, Any]) -> Figure:

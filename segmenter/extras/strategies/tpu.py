@@ -30,7 +30,7 @@ def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> 
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise DeviceError(
             "distribution.strategy: tpu",
-            expected=f"a TPU ({name}), found none ({_first_line(error)})",
+            expected=f"a TPU ({name}), found none ({_first_sentence(error)})",
             remedy="on a TPU VM install TensorFlow's package for TPUs, else name it with distribution.tpu, "
             "or use strategy: auto",
         ) from None
@@ -41,6 +41,7 @@ def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> 
     return Devices(strategy, used, predicts_on_host=True)
 
 
-def _first_line(error: Exception) -> str:
+def _first_sentence(error: Exception) -> str:
+    """Return what says what failed: the rest names TensorFlow's settings, in another order each time."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shortened(lines[0].rstrip("."), 90) if lines else type(error).__name__
+    return shortened(lines[0].partition(". ")[0].rstrip("."), 90) if lines else type(error).__name__
