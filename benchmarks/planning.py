@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling import plan_epoch
-from segmenter.sampling.plan import planned_epoch
+from segmenter.sampling import Rules, planned_rows
 
 SIZES = ((10_000, 8), (100_000, 8), (1_000_000, 8), (10_000_000, 16))
 """(tiles, classes); the last is left out by --small."""
@@ -64,16 +63,17 @@ def class_table(tiles: int, classes: int, seed: int = 0) -> NDArray[np.uint16]:
 def _measure(tiles: int, classes: int, repeats: int) -> dict[str, Any]:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    plan_epoch(class_table(1000, classes), BATCH)  # what is loaded or allocated once is no part of the plan
+    planned_rows(
+        class_table(1000, classes), BATCH, Rules()
+    )  # what is loaded or allocated once is no part of the plan
     interpreter = _peak()
     counts_NK = class_table(tiles, classes)
 
     def planned() -> NDArray[np.int64]:
-        return plan_epoch(counts_NK, BATCH, min_pixels=MIN_PIXELS, max_repeats=4, seed=0, epoch=0)
+        return planned_rows(counts_NK, BATCH, Rules(MIN_PIXELS)).rows_SB
 
     def with_quotas() -> NDArray[np.int64]:
-        rules: dict[str, Any] = {"min_pixels": MIN_PIXELS, "max_repeats": 4, "seed": 0, "epoch": 0}
-        return planned_epoch(counts_NK, BATCH, **rules, amounts=SamplingConfig(quota="rarity")).rows_SB
+        return planned_rows(counts_NK, BATCH, Rules(MIN_PIXELS), SamplingConfig(quota="rarity")).rows_SB
 
     def least() -> NDArray[np.bool_]:
         np.random.default_rng(0).permutation(tiles)

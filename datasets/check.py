@@ -18,28 +18,17 @@ from numpy.typing import NDArray
 from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
 from segmenter.base.terminal import aligned
 from segmenter.base.threads import Spread, in_threads
-from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.grid.sight import APART, SIGHTS, nearest
-from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
+from segmenter.raster import RasterInfo, ask_for_bands, crs_title, raster_info
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import Names, names_of, order_of, other_names, used_names
 
+from .contents import Contents, ImageContent, coarse_mask, in_turn, pieces
 from .files import few
-from .fill import Fill
 from .gsd import contradictions, gsd_line
-from .leaks import (
-    AuditedScene,
-    Looks,
-    coarse_mask,
-    cut_pictures,
-    digest_of,
-    equal_scenes,
-    find_leaks,
-    in_turn,
-    pieces,
-)
+from .leaks import AuditedScene, cut_pictures, equal_scenes, find_leaks
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -235,17 +224,25 @@ def _values(findings: list[Finding], everything: bool) -> list[str]:
     ]
 
 
-def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in_threads) -> CheckReport:
+def check_dataset(
+    dataset: Dataset,
+    *,
+    progress: bool = True,
+    spread: Spread = in_threads,
+    contents: Contents | None = None,
+) -> CheckReport:
     """Read every file of a dataset and report all faults, without changing files or raising errors.
 
     A label whose size differs from its image is reported, and its values are still checked.
 
     Args:
         spread: runs the work over the scenes.
+        contents: what was read before of its files; None: nothing.
     """
+    known = contents or Contents()
     audits = list(
         spread(
-            lambda scene: _audit(dataset, scene),
+            lambda scene: _audit(dataset, scene, known),
             dataset.scenes,
             description="checking",
             unit="scene",
@@ -290,7 +287,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
 
 @dataclass
 class _Audit:
-    """Findings in one scene; `info` is None if it cannot be opened, `digest` if it cannot be read."""
+    """Findings in one scene; `info` and `content` are None if it cannot be opened."""
 
     scene: Scene
     pixels_K: NDArray[np.int64]
@@ -298,9 +295,7 @@ class _Audit:
     remark: str | None = None
     info: RasterInfo | None = None
     bands: tuple[int, ...] = ()
-    digest: bytes | None = None
-    masked: bool = False
-    looks: Looks = field(default_factory=Looks)
+    content: ImageContent | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, kind: str, text: str, pixels: int = 0) -> None:
@@ -316,29 +311,25 @@ class _Audit:
 
     def scene_facts(self, dataset: Dataset) -> AuditedScene:
         """Return the facts of a scene that are compared to detect leaks."""
-        valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
-        looks = self.looks
-        return AuditedScene(
-            self.scene, self.digest, self.info, valid, looks.landmarks, self.bands, looks.borders
-        )
+        if (content := self.content) is None:
+            return AuditedScene(self.scene, None, None)
+        mask = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands))
+        valid = mask if content.masked and not content.fault else None
+        found = content.landmarks, content.bands, content.borders
+        return AuditedScene(self.scene, content.digest, content.info, valid, *found)
 
 
-def _audit(dataset: Dataset, scene: Scene) -> _Audit:
+def _audit(dataset: Dataset, scene: Scene, contents: Contents) -> _Audit:
     audit = _Audit(scene, np.zeros(len(dataset.classes), np.int64))
-    with audit.noting("unreadable"), open_raster(scene.image, dataset.bands) as raster:
-        audit.info, audit.bands = raster.info, raster.bands
-        fill = Fill()
-
-        def look(window: Window, image: NDArray[Any], valid: NDArray[np.bool_]) -> None:
-            fill.look(image, valid)
-            audit.looks.look(window, raster.info.size, image, valid)
-
-        audit.digest, has_data = digest_of(raster, look)
-        for value, share in fill.values().items():
+    with audit.noting("unreadable"):
+        content = audit.content = contents.image(scene.image, dataset.bands)
+        audit.info, audit.bands = content.info, content.bands
+        if content.fault:
+            audit.add("unreadable", content.fault)
+        for value, share in content.fill.items():
             seen = f"{value:g} in all bands of {share:.0%} of the pixels, far from all others"
             audit.add("fill value", f"{scene.image}: {seen}, and not declared as nodata")
-        audit.remark = raster.partial_remark if has_data else f"{scene.image}: has no pixel with data"
-        audit.masked = raster.may_have_nodata
+        audit.remark = content.remark if content.has_data else f"{scene.image}: has no pixel with data"
     if scene.label is None:
         audit.add("label", f"{scene.image}: expected a label for scene {scene.name}, there is none")
         return audit
@@ -348,19 +339,20 @@ def _audit(dataset: Dataset, scene: Scene) -> _Audit:
         for kind, text in wrong:
             audit.add(kind, text)
         if audit.info is None or label.size.pixels <= _MOST_TIMES * audit.info.size.pixels:
-            _look_at_label(dataset, audit, masked=audit.masked and not wrong)
+            whole = audit.content is None or audit.content.fault or not audit.content.masked
+            _look_at_label(dataset, audit, contents, masked=not whole and not wrong)
     return audit
 
 
-def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
+def _look_at_label(dataset: Dataset, audit: _Audit, contents: Contents, *, masked: bool) -> None:
     """Count classes and unknown values; `masked`: leave out pixels without image data."""
     scene, classes = audit.scene, dataset.classes
     assert scene.label is not None, "seen before"
     unknown: Counter[str] = Counter()
     with contextlib.ExitStack() as stack, audit.noting("label"):
-        label = stack.enter_context(LabelRaster(scene.label, classes))
+        label = stack.enter_context(contents.files.label(scene.label, classes))
         stack.enter_context(in_turn(label.info.size))
-        raster = stack.enter_context(open_raster(scene.image, dataset.bands)) if masked else None
+        raster = stack.enter_context(contents.files.image(scene.image, dataset.bands)) if masked else None
         for window in pieces(label.info.size):
             raw, void = label.stored(window)
             ids = classes.decode_known(raw, str(scene.label), void)

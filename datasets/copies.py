@@ -26,6 +26,8 @@ _PROVED, _DISTINCT = 0.7, 0.15
 a texture that repeats itself lies over itself in many places."""
 _BLOCK, _USUAL = 12, 0.65
 """Side of small blocks, and the correlation that half of them must have."""
+_LEAST = 20
+"""Blocks of the coarser scene: in fewer, one corner of a field reaches everywhere, and fits any other one."""
 _FLAT = 0.25
 """Deviation of an 8-bit image below which it is of one colour."""
 
@@ -165,14 +167,16 @@ def _shift_of(
     one = cv2.GaussianBlur(one, (0, 0), _FINE)
     one, two = (each - cv2.GaussianBlur(each, (0, 0), _WIDE) for each in (one, two))
     template = np.ascontiguousarray(two[_SEARCHED:-_SEARCHED, _SEARCHED:-_SEARCHED])
-    if min(template.shape) < _NARROWEST or min(one.std(), template.std()) < _FLAT:
+    few = min(template.shape) < _NARROWEST or template.size < _LEAST * _BLOCK**2
+    if few or min(one.std(), template.std()) < _FLAT:
         return None
     found = cv2.matchTemplate(one, template, cv2.TM_CCOEFF_NORMED)
     row, col = np.unravel_index(int(np.argmax(found)), found.shape)
     best = float(found[row, col])
     if best < _PROVED or best < _itself(one) + _DISTINCT:
         return None
-    if _usual(one[row : row + template.shape[0], col : col + template.shape[1]], template) < _USUAL:
+    part_HW = one[row : row + template.shape[0], col : col + template.shape[1]]
+    if _usual(part_HW, template) < _USUAL:
         return None
     return np.array([col - _SEARCHED, row - _SEARCHED], np.float64)
 

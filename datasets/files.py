@@ -72,11 +72,10 @@ def files_under(root: Path, files: str | None = None) -> list[str]:
 
         names = remote_files(root, None if files is None else root_of(files))
     else:
-        names = [
-            (Path(folder).relative_to(root) / name).as_posix()
-            for folder, inside in walk_once(root, _unreadable)
-            for name in inside
-        ]
+        names = []
+        for folder, inside in walk_once(root, _unreadable):
+            below = Path(folder).relative_to(root).as_posix()
+            names += [name if below == "." else f"{below}/{name}" for name in inside]
     return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
 
 

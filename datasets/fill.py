@@ -30,16 +30,17 @@ class Fill:
         """Look at a piece of an image and its mask of data."""
         step = max(1, int(np.sqrt(valid_HW.size / _MOST)))
         valid = valid_HW[::step, ::step]
-        pixels_NC = image_HWC[::step, ::step][valid]
+        image = np.moveaxis(image_HWC[::step, ::step], 2, 0)
         self._seen += valid.size
-        if not len(pixels_NC):
+        if not valid.any():
             return
-        for value in {pixels_NC.min(), pixels_NC.max()}:
-            held_N = (pixels_NC == value).all(axis=1)
-            count = int(held_N.sum())
+        pixels_CN = image.reshape(len(image), -1) if valid.all() else image[:, valid]
+        for value in {pixels_CN.min(), pixels_CN.max()}:
+            held_N = np.logical_and.reduce([band_N == value for band_N in pixels_CN])
+            count = int(np.count_nonzero(held_N))
             if count == len(held_N):
                 self._whole[float(value)] += count
-            elif count >= _LEAST * len(held_N) and _is_far(pixels_NC[~held_N], float(value)):
+            elif count >= _LEAST * len(held_N) and _is_far(pixels_CN[:, ~held_N], float(value)):
                 self._far[float(value)] += count
 
     def values(self) -> dict[float, float]:
@@ -47,11 +48,11 @@ class Fill:
         return {value: (n + self._whole[value]) / self._seen for value, n in sorted(self._far.items())}
 
 
-def _is_far(others_NC: NDArray[Any], value: float) -> bool:
+def _is_far(others_CN: NDArray[Any], value: float) -> bool:
     """Return whether a value lies far from all others, which vary."""
-    others = others_NC.astype(np.float64)
+    others = others_CN.astype(np.float64)
     deviation = float(others.std())
-    if value == 0 and others_NC.dtype.kind == "f":
+    if value == 0 and others_CN.dtype.kind == "f":
         return bool(others.max() < 0 < deviation)
     nearest = float(np.abs(others - value).min())
     return deviation > 0 and abs(others.mean() - value) >= _FAR * deviation and nearest >= _GAP * deviation

@@ -26,7 +26,7 @@ def with_gsd(dataset: Dataset, setting: Literal["georeference"] | float | PathGs
     if setting == "georeference":
         return dataset
     if isinstance(setting, PathGsd):
-        paths = [Path(os.path.relpath(s.image, dataset.root)).as_posix() for s in dataset.scenes]
+        paths = [Path(os.path.relpath(str(s.image), str(dataset.root))).as_posix() for s in dataset.scenes]
         texts = found_in_paths(setting.pattern, paths)
         metres = [_metres(text, path, setting) for text, path in zip(texts, paths, strict=True)]
         scenes = [replace(s, metres_per_pixel=m) for s, m in zip(dataset.scenes, metres, strict=True)]

@@ -124,7 +124,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
     )
     files = max(len(scene.files) for scene in several)
     note = f"images: of {files} files each, " if files > 1 else "images: "
-    note += f"brought into one GeoTIFF for each of {len(several)} scenes, in {stacks.folder}"
+    note += f"brought into one GeoTIFF for each of {len(several)} scenes, in {stacks.path}"
     return replace(dataset, scenes=scenes, notes=(*dataset.notes, note))
 
 
@@ -149,7 +149,7 @@ def _with_masks(dataset: Dataset, section: FolderConfig) -> Dataset:
         if isinstance(made := results[first[scene.label].name], Path)
     )
     lacking = sum(len(section.masks) - len(scene.masks) for scene in scenes)
-    where = f"{counted(len(first), 'scene')}, in {files.folder}"
+    where = f"{counted(len(first), 'scene')}, in {files.path}"
     note = f"labels: of masks, brought into one GeoTIFF each for {where}"
     note += f"; {counted(lacking, 'mask is', 'masks are')} not there: no such class" if lacking else ""
     return replace(dataset, scenes=scenes, classes=files.classes, notes=(*dataset.notes, note))

@@ -99,7 +99,7 @@ def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> CacheFolder:
     keys = [key_of(dataset, scene, kind) for scene in scenes for kind in KINDS]
     packed = [one for key in keys if key is not None and (one := folder.find(key)) is not None]
     packs = {one.pack.path: one.pack for one in packed if _as_asked(dataset)(one)}
-    folder.hold(packs.values())
+    folder.hold(pack.path.name for pack in packs.values())
     return folder
 
 

@@ -50,7 +50,7 @@ EXTRAS = {
     "export": "raster model inference runs",
     "gis": "mapping raster",
     "input_cost": "config devices model sampling tiles tiles.feeding training",
-    "sharing": "config evaluation model runs model.pretrained",
+    "sharing": "config evaluation runs model.pretrained",
     "vectors": "config raster mapping runs extras.vector_files extras.written_map",
     "vector_files": "mapping raster",
     "upload": "mapping raster",

@@ -15,7 +15,8 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.raster import raster_info
 
 from .. import load_dataset
-from ..leaks import AuditedScene, coarse_mask, find_leaks
+from ..contents import coarse_mask
+from ..leaks import AuditedScene, find_leaks
 from .train_stages import TrainRequest
 
 if TYPE_CHECKING:

@@ -25,6 +25,8 @@ from .frame import tool_parser
 if TYPE_CHECKING:
     from segmenter.grid.deals import Deals
 
+    from ..contents import Contents
+
 _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
 
@@ -99,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with stdout_for_json(given.json) as answer:
         from segmenter.base.files import check_writable, exclusive_outputs
 
+        from ..contents import Contents
         from ..start.like import as_before
         from ..start.look import look
         from ..start.plan import plan
@@ -111,10 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 check_writable(page)
                 remedy = "nothing is written over; name another by --output or --page"
                 stack.enter_context(exclusive_outputs(recipe, page, remedy=remedy, kind=ConfigError))
-            seen, deals = as_before(look(given.data, given.labels), given.like, recipe)
-            choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
+            contents = Contents()
+            seen, deals = as_before(look(given.data, given.labels, contents), given.like, recipe)
+            choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus, contents))
             if given.explain is None:
-                _write(given, choices, recipe, page, deals)
+                _write(given, choices, recipe, page, deals, contents)
             else:
                 print(_explained(given.explain, seen, choices))
         if given.json:
@@ -123,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path, deals: Deals) -> None:
+def _write(
+    given: _Options, choices: Sequence[Choice], recipe: Path, page: Path, deals: Deals, contents: Contents
+) -> None:
     """Check the dataset, print the settings, and write recipe, deal and page."""
     from segmenter.base.files import write_whole
     from segmenter.config.reading import recipe_from, with_deals
@@ -136,7 +142,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path,
 
     planned = with_deals(recipe_from({"name": recipe.stem, **nested(choices)}, "the plan"), deals)
     dataset = load_dataset(planned)
-    report = check_dataset(dataset)
+    report = check_dataset(dataset, contents=contents)
     lasts = NOT_MEASURED if given.gpus is not None else time_here(planned, dataset)
     html = start_page(planned, choices, dataset, report, lasts)
     text = recipe_text(choices, _command(given))

@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
 from segmenter.raster.masks import UNLABELLED, Masks
 
-from ..leaks import in_turn
+from ..contents import in_turn
 from .choice import Choice
 from .legends import Legend, LegendClass
 from .names import Patterns

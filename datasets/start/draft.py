@@ -24,6 +24,7 @@ from segmenter.raster import RasterInfo, raster_info
 from segmenter.tiles.index import TileIndex, build_index
 
 from .. import load_dataset
+from ..contents import Contents
 from .choice import Choice, nested
 from .groups import Groups, groups_of
 from .samples import LabelSample, has_fixed_orientation, label_range, samples_of
@@ -43,10 +44,16 @@ class Draft:
     """Choices made so far, and facts of the data, each found once when it is asked for."""
 
     def __init__(
-        self, choices: Sequence[Choice], name: str, hours: float | None, gpus: tuple[int, ...] | None
+        self,
+        choices: Sequence[Choice],
+        name: str,
+        hours: float | None,
+        gpus: tuple[int, ...] | None,
+        contents: Contents,
     ) -> None:
         """Begin with the choices of the dataset section; the others are as for `plan`."""
         self.choices, self.name, self.hours, self.gpus = list(choices), name, hours, gpus
+        self.contents = contents
 
     @property
     def recipe(self) -> Recipe:
@@ -85,7 +92,7 @@ class Draft:
     @functools.cached_property
     def samples(self) -> list[LabelSample]:
         """Labels of some scenes."""
-        return samples_of(self.dataset)
+        return samples_of(self.dataset, self.contents.files)
 
     @functools.cached_property
     def apart(self) -> tuple[float, bool]:
@@ -96,7 +103,8 @@ class Draft:
     def groups(self) -> Groups:
         """Groups of the free scenes that show one place."""
         infos = [self.infos[scene] for scene in self.free]
-        return groups_of(self.dataset.root, self.free, infos, self.apart[0], self.dataset.bands)
+        places = infos, self.apart[0], self.dataset.bands, self.contents
+        return groups_of(self.dataset.root, self.free, *places)
 
     @functools.cached_property
     def up(self) -> tuple[bool, float]:
@@ -119,7 +127,7 @@ class Draft:
     @functools.cached_property
     def index(self) -> TileIndex:
         """Training tiles; asked for once split and size of tiles are chosen."""
-        return build_index(self.split_dataset, "train", self.recipe.tiles)
+        return build_index(self.split_dataset, "train", self.recipe.tiles, files=self.contents.files)
 
     @functools.cached_property
     def rarest(self) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +14,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import counted
+from segmenter.base.errors import SegmenterError, counted
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
 from segmenter.raster.ground import meeting
 
-from ..leaks import AuditedScene, common_parts, looks_of
+from ..contents import Contents, ImageContent
+from ..landmarks import NONE
+from ..leaks import AuditedScene, common_parts
 from ..neighbours import pictures_of
 from .names import common_start
 
@@ -27,6 +31,9 @@ ENOUGH = 5
 """Groups from which whole ones can be held out; of fewer, a part is more than a fifth."""
 _LARGEST, _LEAST = 0.5, 3
 """Share of the scenes in one group up to which groups are of use; least number of groups by names."""
+_CELLS, _FEW_CELLS = 20, 8
+"""Cells that a mosaic of many tiles is cut into, as wide as tiles or more: of larger ones fewer tiles touch
+others; and number of cells below which they are taken smaller."""
 _WINDOWS, _STRIPS = 30, 10
 """Scenes from which overlapping ones are windows of a mosaic, and the strips that they are dealt in."""
 _LETTER = r"(?:[A-Za-z]|row|col)?[_-]?(?<!\d)"
@@ -80,6 +87,7 @@ def groups_of(
     infos: Sequence[RasterInfo],
     apart: float,
     bands: tuple[int, ...] | None = None,
+    contents: Contents | None = None,
 ) -> Groups:
     """Return the groups of scenes: as given, by ground where they lie somewhere, by names, else each alone.
 
@@ -89,6 +97,7 @@ def groups_of(
     Args:
         apart: pixels over which labels are alike.
         bands: bands that are compared; None: all that are data.
+        contents: what was read before of the images; None: nothing.
     """
     given = [scene.group for scene in scenes]
     if given != [scene.name for scene in scenes]:
@@ -98,10 +107,10 @@ def groups_of(
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
     paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
-    laid, how = _laid_out(scenes, infos, bands)
+    laid, picture, how = _laid_out(scenes, infos, bands, contents or Contents())
     places = np.arange(len(scenes)) if laid is None else meeting(laid.min(axis=1), laid.max(axis=1), 0.5)
     for numbers, form in _FORMS:
-        groups = _by_name(paths, form, numbers)
+        groups = _by_name(paths, form, numbers, picture)
         if groups and len({*zip(places.tolist(), groups.of_S.tolist(), strict=True)}) == places.max() + 1:
             return groups
     if laid is not None:
@@ -112,22 +121,24 @@ def groups_of(
 
 
 def _laid_out(
-    scenes: Sequence[Scene], infos: Sequence[RasterInfo], bands: tuple[int, ...] | None
-) -> tuple[Points | None, str]:
-    """Return the corners (S, 4, 2) of scenes that show parts of one picture, in its pixels, and the evidence.
+    scenes: Sequence[Scene], infos: Sequence[RasterInfo], bands: tuple[int, ...] | None, contents: Contents
+) -> tuple[Points | None, NDArray[np.int64] | None, str]:
+    """Return the corners (S, 4, 2) of scenes that show parts of one picture, in its pixels, and the picture.
 
-    Pictures lie far from each other. None: no two scenes belong together.
+    Pictures lie far from each other. None: no two scenes belong together. The text tells the evidence.
     """
-    looks = list(
-        in_threads(
-            lambda scene: looks_of(scene.image, bands), scenes, description="comparing images", unit="scene"
-        )
-    )
+
+    def content(scene: Scene) -> ImageContent | None:
+        with suppress(SegmenterError):
+            return contents.image(scene.image, bands)
+        return None
+
+    found = list(in_threads(content, scenes, description="comparing images", unit="scene"))
     picture = np.arange(len(scenes))
     places = np.tile(np.eye(3), (len(scenes), 1, 1))  # from pixels of a scene to those of its picture
     seen = [
-        AuditedScene(scene, None, info, landmarks=look.landmarks, bands=bands)
-        for scene, info, look in zip(scenes, infos, looks, strict=True)
+        AuditedScene(scene, None, info, landmarks=each.landmarks if each else NONE, bands=bands)
+        for scene, info, each in zip(scenes, infos, found, strict=True)
     ]
     joined = 0
     at = {scene.name: i for i, scene in enumerate(scenes)}
@@ -142,12 +153,13 @@ def _laid_out(
         places[own], picture[own], joined = move @ places[own], picture[j], joined + 1
     how = f"{counted(int(_several(picture).sum()), 'scene')} show parts of the same pictures, by their pixels"
     if not joined:
-        found = pictures_of([scene.image for scene in scenes], [look.borders for look in looks])
-        if found is None:
-            return None, ""
-        picture = _numbered(found[0])
-        places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(found[1], infos, strict=True)]
-        places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(found[1], infos, strict=True)]
+        borders = [None if each is None else each.borders for each in found]
+        cells = pictures_of([scene.image for scene in scenes], borders)
+        if cells is None:
+            return None, None, ""
+        picture = _numbered(cells[0])
+        places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(cells[1], infos, strict=True)]
+        places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(cells[1], infos, strict=True)]
         how = f"tiles of {counted(int(picture.max()) + 1, 'picture')} continue each other: neighbours touch"
     sides = [(info.size.width, info.size.height) for info in infos]
     corners = np.array([[(0, 0, 1), (w, 0, 1), (w, h, 1), (0, h, 1)] for w, h in sides], np.float64)
@@ -155,7 +167,7 @@ def _laid_out(
     picture = _numbered(picture.tolist())
     far = 2 * np.ptp(laid.reshape(-1, 2), axis=0).max() + 1
     laid[:, :, 1] += far * picture[:, None]
-    return laid, how
+    return laid, picture, how
 
 
 def _several(picture_S: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -170,10 +182,15 @@ def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([order[key] for key in keys], np.int64)
 
 
-def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
+def _by_name(
+    paths: Sequence[str], form: str, numbers: int, picture_S: NDArray[np.int64] | None = None
+) -> Groups | None:
     """Return groups by an expression, if they are series of numbered pieces, or several images of a place.
 
     Behind the numbers are words, or what all names end in, as `_10m.jp2`.
+
+    Args:
+        picture_S: picture of each scene, as pixels tell; groups of these need no even numbers.
     """
     end = common_start([path[::-1] for path in paths])[::-1].lstrip("0123456789")
     if not form.endswith("/"):
@@ -189,14 +206,17 @@ def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
         found = [int(number) for number in re.findall(r"\d+", stem.rpartition("/")[2])]
         pieces[name][re.sub(r"\D+$", "", stem) if found else path] = tuple(found[-numbers:] or [-1])
     corners = Counter(tuple(map(min, zip(*own.values(), strict=True))) for own in pieces.values())
-    if numbers > 1 and 2 * max(corners.values()) < len(corners):
+    pictures = () if picture_S is None else picture_S.tolist()
+    seen = len({*zip(names, pictures, strict=False)}) == len(sizes) == len({*pictures})
+    if numbers > 1 and 2 * max(corners.values()) < len(corners) and not seen:
         return None
-    if not (all(map(_is_grid, pieces.values())) if numbers else 2 * several > len(sizes)):
+    if not seen and not (all(map(_is_grid, pieces.values())) if numbers else 2 * several > len(sizes)):
         return None
     usual = round(float(np.median(list(sizes.values()))))
     what = "series of some {} numbered pieces" if numbers else "places with some {} images"
-    how = f"{len(sizes)} {what.format(usual)} each ({names[0]}, …)"
-    return Groups(_numbered(names), how, form, tuple(sizes), "the numbers may count places of their own")
+    how = f"{len(sizes)} {what.format(usual)} each ({names[0]}, …){', as their pixels show' * seen}"
+    other = "" if seen else "the numbers may count places of their own"
+    return Groups(_numbered(names), how, form, tuple(sizes), other)
 
 
 def _is_grid(pieces: Mapping[str, tuple[int, ...]]) -> bool:
@@ -224,7 +244,8 @@ def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo
             how = f"none of {counted(len(touching), 'scene')} touches another on the ground"
         return Groups(touching, how)
     overlapping = meeting(low, high, -0.9 * pixel)
-    side = max(float(np.median((high - low).max(axis=1))), apart * pixel)
+    tile = float(np.median((high - low).max(axis=1)))
+    side = max(tile, apart * pixel)
     if len(low) >= _WINDOWS and np.bincount(overlapping).max() > _LARGEST * len(low):
         along = int(np.argmax(np.ptp(low, axis=0)))
         sides = float(np.ptp(low[:, along])) / side + 1
@@ -233,7 +254,23 @@ def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo
             edges = np.linspace(low[:, along].min(), low[:, along].max(), count + 1)[1:-1]
             how = f"windows of a mosaic that overlap, in {count} strips"
             return Groups(np.searchsorted(edges, low[:, along]), how, ground=np.array(ground))
-    centres = [((low + high) / 2)[overlapping == g].mean(axis=0) for g in range(overlapping.max() + 1)]
-    cells = np.floor((centres - low.min(axis=0)) / side).astype(np.int64)
-    of_S = _numbered([tuple(cell) for cell in cells[overlapping].tolist()])
-    return Groups(of_S, f"{int(of_S.max()) + 1} cells of a mosaic, {side / pixel:.0f} pixels wide")
+    for wide in range(max(1, math.ceil(math.sqrt(int(overlapping.max() + 1) / _CELLS))), 0, -1):
+        side = max(wide * tile, apart * pixel)
+        of_S = _cells(low, high, touching, overlapping, side)
+        if of_S.max() + 1 >= _FEW_CELLS:
+            break
+    of = "" if touching.max() == 0 else f" of {touching.max() + 1} pieces"
+    how = f"{int(of_S.max()) + 1} cells of a mosaic{of}, {side / pixel:.0f} pixels wide; cells touch"
+    return Groups(of_S, how)
+
+
+def _cells(
+    low: Points, high: Points, piece_S: NDArray[np.int64], overlapping_S: NDArray[np.int64], side: float
+) -> NDArray[np.int64]:
+    """Return the square cell of each scene, from the corner of its piece; what overlaps is in one cell."""
+    corner_P = np.stack([low[piece_S == piece].min(axis=0) for piece in range(piece_S.max() + 1)])
+    middle_S2 = (low + high) / 2 - corner_P[piece_S]
+    sums = [np.bincount(overlapping_S, weights=along) for along in (*middle_S2.T, piece_S)]
+    of_G = np.array(sums).T / np.bincount(overlapping_S)[:, None]
+    of_G[:, :2] = np.floor(of_G[:, :2] / side)
+    return _numbered([tuple(cell) for cell in of_G[overlapping_S].round().astype(np.int64).tolist()])

@@ -81,7 +81,8 @@ def _no_image(place: DataPlace, ones: Sequence[str], others: Sequence[str]) -> s
     with suppress(SegmenterError):
         here, there = place.thinned(one), place.thinned(other)
         if pixels.has_flags(here) and not pixels.has_flags(there):
-            return f"bands of {one} have two values each, as flags of quality"
+            flags = f"{pixels.flag_bands(here)} of {here.shape[2]} bands of {one}"
+            return f"{flags} have two values at the most, as flags of quality"
         a, b = place.sight(one).info, place.sight(other).info
         if a is None or b is None:
             return ""
@@ -106,8 +107,9 @@ def _no_classes(place: DataPlace, ones: Sequence[str], others: Sequence[str]) ->
     """Return why labels are of no classes beside others of the same images: objects, edges; else nothing."""
     with suppress(SegmenterError):
         here, there = ([place.codes(path) for path in paths] for paths in (ones, others))
-        if pixels.are_bits(np.unique(np.concatenate([each.reshape(-1) for each in here])).tolist()):
-            return f"values of {ones[0]} are flags in bits"
+        values = np.unique(np.concatenate([each.reshape(-1) for each in here])).tolist()
+        if pixels.are_bits(values):
+            return f"{len(values)} values of {ones[0]} up to {values[-1]} ({values[-1]:b}) are flags in bits"
         if purity := pixels.object_purity(here, there):
             told = f"{percent(purity[0])} of the pixels of a number lie in one class of {others[0]}"
             return f"{ones[0]} numbers objects: {told}, over all images {percent(purity[1])}"

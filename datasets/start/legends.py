@@ -35,6 +35,8 @@ _IN_JSON = (
 """Keys of a class in JSON: of its name, code and colour."""
 _SPEAKS = re.compile(r"[ck]lass|name|label|[ck]ategor|legend", re.I)
 """Keys of lists of classes."""
+_DETECTORS = re.compile(r"\.(names|ya?ml)$", re.I)
+"""Lists of detectors' classes, which name no background."""
 _STYLED, _TREE = re.compile(r"\.(qml|sld|clr|xml|emd|vat\.dbf)$", re.I), re.compile(r"\.(json|ya?ml)$", re.I)
 _TITLES = re.compile(
     r"[ck]las|label|[ck]ateg|legend|cover|land_?use|colou?r|code|value|(?<![^\W_])(r|red)(?![^\W_])", re.I
@@ -255,6 +257,8 @@ def _coded(legend: Legend, values: Sequence[int]) -> Legend:
 def _by_order(file: str, entries: Sequence[LegendClass], values: Sequence[int]) -> Legend:
     """Return entries with the codes that their order and the values of the labels give."""
     codes, step, doubt = codes_of_names([each.name for each in entries], values)
+    if sorted({*values} - {255}) == [*range(len(entries))] and not _DETECTORS.search(file):
+        doubt = ""  # a name for each value
     coded = tuple(replace(e, code=c) for e, c in zip(entries, codes, strict=False))
     other = tuple(replace(each, code=(each.code or 0) + step) for each in coded) if doubt else ()
     return Legend(file, coded, doubt and f"{file} has {doubt}", other)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
-from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
+from segmenter.base.errors import DatasetError, counted
 from segmenter.base.files import is_vector
-from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
-from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import LabelRaster, RasterInfo, crs_title, open_raster, outlines, quiet_gdal
-from segmenter.raster.ground import alignment_errors, both_placed
+from segmenter.grid.scenes import Dataset
+from segmenter.raster import KnownRasters, RasterInfo, crs_title, quiet_gdal
 
 from .. import load_dataset
 from ..check import image_lines
+from ..contents import Contents
 from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
@@ -27,6 +25,7 @@ from ..made import SKIPPED
 from .choice import Choice, limit_questions, nested
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
+from .headers import Damaged, SeenScene, headers, unreadable
 from .legends import find_legend
 from .names import Patterns
 from .pixels import count_objects
@@ -34,7 +33,7 @@ from .polygons import polygon_choices
 from .published import published, published_legend
 from .sight import DataPlace, drivers_of, place_of
 from .split import listed_splits
-from .values import LabelValues, Tally, count_values, tally_of, whereabouts
+from .values import LabelValues, Tally, count_values, whereabouts
 
 _MOST_KINDS = 3
 """Kinds of images that a reason names."""
@@ -45,17 +44,16 @@ _OBJECT_LABELS = 12
 _FEWEST_OBJECTS = 10
 """Values from which labels may number objects."""
 
-_SMALL, _MOST_TALLIES, _MOST_TALLIED = 1 << 20, 20_000, 512
-"""Pixels of a label that is read with its header, such labels, and values of one that are kept."""
 
-Damaged = dict[str, str]
-"""Label that cannot be read → reason."""
-
-
-def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
+def look(data: Path, labels: Path | None = None, contents: Contents | None = None) -> tuple[Choice, ...]:
     """Return the settings of section `dataset` that follow from a folder's files, without split.
 
-    Only a split that folders hold is among them. Labels are read whole, images by their headers.
+    Only a split that folders hold is among them. Labels are read whole, then images: what cannot be read is
+    left out.
+
+    Args:
+        labels: see `place_of`.
+        contents: takes in what is read, for those who read on; None: nobody does.
 
     Raises:
         DatasetError: there is no reading of the folder as a data set; the line says what was looked for.
@@ -63,11 +61,12 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     """
     quiet_gdal()
     place = place_of(data, labels)
+    contents = contents or Contents()
     if known := published(place):
         kind, others = known[0], known[1:]
     else:
         kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
-        others = tuple(_choices(place, find_pairs(place)))
+        others = tuple(_choices(place, find_pairs(place), contents))
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
@@ -110,14 +109,14 @@ def _left_out(root: Path, total: int, left: Damaged) -> str:
     return told
 
 
-def _choices(place: DataPlace, facts: Patterns) -> Iterator[Choice]:
+def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
     tallies: dict[str, Tally] = {}
-    seen = _headers(dataset, None if vector or facts.masks else tallies, vector=vector)
+    seen = headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
     used = [each for each in seen if each.scene.name not in left]
@@ -135,9 +134,11 @@ def _choices(place: DataPlace, facts: Patterns) -> Iterator[Choice]:
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
-        damaged = yield from _value_choices(place, facts, used, tallies)
-    yield from _image_choices(dataset, seen)
+        damaged = yield from _value_choices(place, facts, used, tallies, contents.files)
+    yield from (about_images := list(_image_choices(dataset, seen)))
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
+    bands = nested(about_images).get("dataset", {}).get("bands")
+    left |= unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
     if left:
         told = _left_out(root, len(seen), left)
@@ -176,101 +177,6 @@ def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
         raise DatasetError(f"{error} ({taken})") from None
 
 
-# ------------------------------------------------------------------------------------------------- headers
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A scene by the headers of its files.
-
-    Attributes:
-        paths: relative paths of image and label.
-        image, label: their headers; None if one of them cannot be read, or if labels are polygons.
-        measured: number of an alpha band that holds measurements; 0: none.
-        fault: reason why the scene cannot be used; empty: it can.
-        elsewhere: True if the reason is only that the label lies on another grid, with both placed.
-    """
-
-    scene: Scene
-    paths: tuple[str, str]
-    image: RasterInfo | None = None
-    label: RasterInfo | None = None
-    measured: int = 0
-    fault: str = ""
-    elsewhere: bool = False
-
-
-def _headers(dataset: Dataset, tallies: dict[str, Tally] | None, *, vector: bool) -> list[_Seen]:
-    """Read the headers of all images and labels, with a bar, and the values of small labels, once each.
-
-    Args:
-        tallies: is filled with the values of labels; None: they are polygons, or masks.
-    """
-    header = lru_cache(partial(_header, dataset.root))  # one label may serve all
-    of_label = header if tallies is None else lru_cache(partial(_label_header, dataset.root, tallies))
-    finest = _finest_band(dataset)
-
-    def read(scene: Scene) -> _Seen:
-        assert scene.label is not None, "the loader pairs them"
-        own = (scene.files or (scene.image,))[finest]
-        files = (own, scene.label, *(path for _, path in scene.masks[1:]))
-        image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
-        try:
-            info, measured = header(image)
-            other = None if vector else of_label(label)[0]
-            wrong = [] if other is None else alignment_errors(info, other)
-            wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
-        except SegmenterError as error:
-            return _Seen(scene, (image, label), fault=str(error))
-        elsewhere = bool(wrong) and other is not None and _share_ground(info, other)
-        fault = wrong[0][1] if wrong else ""
-        return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)
-
-    return list(in_threads(read, dataset.scenes, description="headers", unit="scene"))
-
-
-def _share_ground(image: RasterInfo, label: RasterInfo) -> bool:
-    """Return whether both are georeferenced, and a label lies on its image."""
-    if not both_placed(image, label):
-        return False
-    one, other = outlines([image, label])
-    if one is None or other is None:
-        return False
-    return bool(((one.min(axis=0) < other.max(axis=0)) & (other.min(axis=0) < one.max(axis=0))).all())
-
-
-def _finest_band(dataset: Dataset) -> int:
-    """Return which file of a scene has the most pixels: the one on whose grid the others are brought."""
-    for scene in dataset.scenes:
-        with contextlib.suppress(SegmenterError):  # a damaged file, which is said later
-            paths = (path.relative_to(dataset.root).as_posix() for path in scene.files)
-            sizes = [_header(dataset.root, path)[0].size.pixels for path in paths]
-            return sizes.index(max(sizes)) if sizes else 0
-    return 0
-
-
-def _label_header(root: Path, tallies: dict[str, Tally], path: str) -> tuple[RasterInfo, int]:
-    """Return a label's header, and 0; the values of a small one are counted on the way."""
-    with LabelRaster(root / path, drivers=drivers_of(path)) as label:
-        if label.info.size.pixels <= _SMALL and len(tallies) < _MOST_TALLIES:
-            tally = tally_of(label)
-            if len(tally[0]) <= _MOST_TALLIED:
-                tallies[path] = tally
-        return label.info, 0
-
-
-def _header(root: Path, path: str) -> tuple[RasterInfo, int]:
-    """Return a file's header, and its alpha band if that holds measurements, else 0."""
-    with open_raster(root / path, (1,), drivers=drivers_of(path)) as raster:
-        info = raster.info
-    try:
-        if info.alpha:
-            open_raster(root / path, drivers=drivers_of(path)).close()
-    except BandsError:
-        return info, info.alpha[0]
-    return info, 0
-
-
 # ------------------------------------------------------------------------------------------------- choices
 
 
@@ -305,11 +211,15 @@ def _file_choices(
 
 
 def _value_choices(
-    place: DataPlace, facts: Patterns, used: Sequence[_Seen], tallies: dict[str, Tally]
+    place: DataPlace,
+    facts: Patterns,
+    used: Sequence[SeenScene],
+    tallies: dict[str, Tally],
+    files: KnownRasters,
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
-    values = count_values(root, infos, tallies)
+    values = count_values(root, infos, tallies, files)
     colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
     tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
     legend = find_legend(root, sorted(place.stored.values()), list(values.pixels), colours=colours)
@@ -326,7 +236,7 @@ def _value_choices(
         )
         for each in used
     ]
-    places = cache(partial(whereabouts, root, pairs, colours=colours))
+    places = cache(partial(whereabouts, root, pairs, colours=colours, tallies=tallies, files=files))
 
     def choices(of: LabelValues) -> list[Choice]:
         return list(class_choices(of, legend, places))
@@ -353,7 +263,7 @@ def _value_choices(
     return values.damaged
 
 
-def _refuse_objects(place: DataPlace, used: Sequence[_Seen], values: LabelValues) -> None:
+def _refuse_objects(place: DataPlace, used: Sequence[SeenScene], values: LabelValues) -> None:
     """Refuse labels that number objects: their values are no classes.
 
     Raises:
@@ -373,7 +283,7 @@ def _refuse_objects(place: DataPlace, used: Sequence[_Seen], values: LabelValues
         )
 
 
-def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:
+def _image_choices(dataset: Dataset, seen: Sequence[SeenScene]) -> Iterator[Choice]:
     images = [(each.scene, each.image) for each in seen if each.image is not None]
     measured, counts = max(each.measured for each in seen), Counter(info.count for _, info in images)
     if measured or len(counts) > 1:

@@ -38,9 +38,14 @@ def has_flags(image_HWC: Pixels) -> bool:
 
     As usable data masks (udm2), whose bands are 0 or 1 beside one of confidence.
     """
+    bands = image_HWC.shape[2]
+    return bands > 1 and flag_bands(image_HWC) >= _FLAGS * bands
+
+
+def flag_bands(image_HWC: Pixels) -> int:
+    """Return the number of bands with two values at the most."""
     bands = image_HWC.reshape(-1, image_HWC.shape[2]).T
-    flags = sum(len(np.unique(band[: 1 << 18])) <= 2 for band in bands)
-    return len(bands) > 1 and flags >= _FLAGS * len(bands)
+    return sum(len(np.unique(band[: 1 << 18])) <= 2 for band in bands)
 
 
 def are_bits(values: Iterable[int]) -> bool:

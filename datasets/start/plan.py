@@ -24,6 +24,7 @@ from segmenter.pages.parts import percent
 from segmenter.sampling.forecast import holds
 from segmenter.sampling.kinds import MOST_CLASSES
 
+from ..contents import Contents
 from .choice import Choice
 from .draft import Draft
 from .samples import LEAST_SCENES, area_of
@@ -56,7 +57,11 @@ _MANY_PASSES = 30
 
 
 def plan(
-    choices: Sequence[Choice], name: str, hours: float | None = None, gpus: tuple[int, ...] | None = None
+    choices: Sequence[Choice],
+    name: str,
+    hours: float | None = None,
+    gpus: tuple[int, ...] | None = None,
+    contents: Contents | None = None,
 ) -> tuple[Choice, ...]:
     """Return the choices of `dataset.split` and of all sections beside `dataset`.
 
@@ -68,11 +73,12 @@ def plan(
         name: name of the recipe and its run.
         hours: hours that the training may take on this machine; None: as long as the tiles ask for.
         gpus: GiB of each card of the machine to plan for; empty: it has none; None: this machine as it is.
+        contents: what was read before of the files; None: nothing.
 
     Raises:
         ConfigError, DatasetError, LabelError, RasterError: the choices make no dataset that can train.
     """
-    draft = Draft(choices, name, hours, gpus)
+    draft = Draft(choices, name, hours, gpus, contents or Contents())
     after_split = sampling, batch, loss, length, geometry, colours, rate
     for rule in (precision, model, tiles, split_of, *after_split):
         draft.choices += list(rule(draft))

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from segmenter.base.errors import SegmenterError, counted
 from segmenter.config.datasets import Naic2020Config, PotsdamConfig
+from segmenter.config.layouts import POTSDAM_IMAGE
 from segmenter.grid.scenes import Dataset
 
 from ..files import in_hash_order
@@ -77,6 +78,8 @@ def _kind(kind: str, dataset: Dataset, title: str) -> Choice:
 def _potsdam(place: DataPlace) -> tuple[Choice, ...]:
     """Return Potsdam's settings: RGB before other bands, eroded labels before full; the split is standard."""
     readings: dict[tuple[str, str], Dataset] = {}
+    if not any(POTSDAM_IMAGE.fullmatch(path.rpartition("/")[2]) for path in place.paths):
+        return ()
     for images, labels in product(("RGB", "RGBIR", "IRRG"), ("eroded", "full")):
         data = {"kind": "potsdam", "root": place.text, "images": images, "labels": labels, "split": {}}
         with suppress(SegmenterError):

@@ -16,7 +16,7 @@ from segmenter.grid.components import components
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import LabelRaster
+from segmenter.raster import KnownRasters
 
 MOST_SCENES = 64
 _COARSE, _FINE = 256, 512
@@ -48,8 +48,11 @@ class LabelSample:
     fine: Ids
 
 
-def samples_of(dataset: Dataset) -> list[LabelSample]:
+def samples_of(dataset: Dataset, files: KnownRasters) -> list[LabelSample]:
     """Return samples of at most `MOST_SCENES` labels, evenly chosen.
+
+    Args:
+        files: opener that knows labels which were read before.
 
     Raises:
         LabelError, RasterError: a label cannot be read, or has a value that is no class.
@@ -58,7 +61,7 @@ def samples_of(dataset: Dataset) -> list[LabelSample]:
 
     def read(scene: Scene) -> LabelSample:
         assert scene.label is not None, "the loader pairs them"
-        with LabelRaster(scene.label, dataset.classes) as label:
+        with files.label(scene.label, dataset.classes) as label:
             size = label.info.size
             step = max(1.0, max(size.height, size.width) / _COARSE)
             shape = Size(max(1, round(size.height / step)), max(1, round(size.width / step)))

@@ -99,7 +99,8 @@ def _best_seed(cost: Callable[[int], float]) -> int:
 
 def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
     """Yield the groups that are held out: by name, or many of them by a hash that keeps the classes best."""
-    index = build_index(draft.dataset, "train", draft.recipe.tiles.model_copy(update={"min_labelled": 0.0}))
+    every = draft.recipe.tiles.model_copy(update={"min_labelled": 0.0})
+    index = build_index(draft.dataset, "train", every, files=draft.contents.files)
     counts_GK = scene_pixels(index.counts_NK, groups.of_S[index.scene_N], groups.count)
     groups_K = (counts_GK > 0).sum(axis=0)
     wish = Wish.of(VALIDATION, TEST if groups.count >= TEST_FROM and not draft.dataset.of("test") else 0.0)

@@ -19,10 +19,10 @@ from segmenter.base.errors import LabelError, RasterError, SegmenterError
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Encoding, packed
-from segmenter.raster import LabelRaster, RasterInfo, open_raster
+from segmenter.raster import KnownRasters, LabelRaster, RasterInfo, open_raster
 
+from ..contents import in_turn, pieces
 from ..files import in_hash_order
-from ..leaks import in_turn, pieces
 from .legends import GREY
 from .sight import drivers_of
 
@@ -88,13 +88,17 @@ Tally = tuple[dict[int, int], int]
 
 
 def count_values(
-    root: Path, infos: dict[str, RasterInfo], tallies: Mapping[str, Tally] = MappingProxyType({})
+    root: Path,
+    infos: dict[str, RasterInfo],
+    tallies: Mapping[str, Tally] = MappingProxyType({}),
+    files: KnownRasters | None = None,
 ) -> LabelValues:
     """Return the values of label rasters; reads them whole, with a bar.
 
     Args:
         infos: header of each label, by relative path.
         tallies: those of labels that were read with their header.
+        files: opener that knows labels which were read before; None: none was.
 
     Raises:
         LabelError: a label has no whole numbers, or none has a labelled pixel.
@@ -105,7 +109,7 @@ def count_values(
     pixels, void, read, damaged = Counter[int](), 0, 0, dict[str, str]()
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
     known = tallies if encoding == "codes" or not palette_of_any(infos) else {}
-    count = partial(_count, root, infos, encoding == "colours", known)
+    count = partial(_count, root, infos, encoding == "colours", known, files or KnownRasters())
     some = labels[:_MOST_FILES]
     found = in_threads(count, some, description="values of labels", unit="file")
     for label, (counts, blank) in zip(some, found, strict=True):
@@ -150,13 +154,18 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
 
 
 def _count(
-    root: Path, infos: dict[str, RasterInfo], colours: bool, tallies: Mapping[str, Tally], path: str
+    root: Path,
+    infos: dict[str, RasterInfo],
+    colours: bool,
+    tallies: Mapping[str, Tally],
+    files: KnownRasters,
+    path: str,
 ) -> tuple[dict[int, int] | RasterError, int]:
     """Return the pixels of each value of a label, and those without one; or why it cannot be read."""
     if (known := tallies.get(path)) is not None:
         return known
     try:
-        opened = LabelRaster(root / path, expand_palette=colours, drivers=drivers_of(path))
+        opened = files.label(root / path, expand_palette=colours, drivers=drivers_of(path))
         with in_turn(infos[path].size), opened as label:
             return tally_of(label)
     except RasterError as error:
@@ -209,7 +218,13 @@ class Whereabouts:
 
 
 def whereabouts(
-    root: Path, pairs: Sequence[tuple[Sequence[str], str]], value: int, *, colours: bool
+    root: Path,
+    pairs: Sequence[tuple[Sequence[str], str]],
+    value: int,
+    *,
+    colours: bool,
+    tallies: Mapping[str, Tally],
+    files: KnownRasters,
 ) -> Whereabouts:
     """Return where a value lies in images, estimated from a few pairs that show it.
 
@@ -217,12 +232,15 @@ def whereabouts(
 
     Args:
         pairs: files of the image, and the label.
+        tallies, files: see `count_values`.
     """
-    images = {label: files for files, label in pairs}
+    images = {label: own for own, label in pairs}
+    lacking = {label for label, (pixels, _) in tallies.items() if not {value, value * GREY} & pixels.keys()}
+    lacking = set() if colours else lacking  # whose values are not those that were counted
 
     def where(label: str) -> NDArray[np.int64]:
         with suppress(SegmenterError):  # a finding of the check
-            with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
+            with files.label(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
                 shape = raster.info.size.at_most(_THUMB)
                 held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * GREY))
             if not held.any():
@@ -242,7 +260,7 @@ def whereabouts(
             return np.array([*(int(part.sum()) for part in parts), bands])
         return np.zeros(5, np.int64)
 
-    shown = list(islice(filter(np.any, map(where, in_hash_order(images))), _LOOKED_AT))
+    shown = list(islice(filter(np.any, map(where, in_hash_order(images.keys() - lacking))), _LOOKED_AT))
     held, void, empty, border, _ = np.sum([np.zeros(5, np.int64), *shown], axis=0).tolist()
     bands = max((int(counts[4]) for counts in shown), default=0)
     least = max(1, held)

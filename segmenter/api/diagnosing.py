@@ -42,15 +42,11 @@ def diagnose(
     scenes: Tiles | Scenes,
     classes: Classes | None = None,
     *,
-    global_batch: int | None = None,
     batches: Sequence[int] = (),
     recipe: Paths | Recipe | None = None,
-    min_pixels: int | None = None,
-    max_repeats: int | None = None,
-    seed: int | None = None,
     run: Paths | None = None,
     progress: bool = False,
-    **tiling: Any,
+    **settings: Any,
 ) -> Coverage:
     """Diagnose the classes in random and planned batches, the limiting class, and remedies.
 
@@ -63,35 +59,31 @@ def diagnose(
     Args:
         scenes: as in `index_tiles`, or its result.
         classes: as in `index_tiles`.
-        global_batch: tiles of a step.
         batches: batch sizes to compare plan and shuffle; default: 16, 32, 64, 128, `global_batch`.
         recipe: a recipe, or its file, that provides the defaults of the other settings.
-        min_pixels, max_repeats, seed: as in `plan_epoch`.
         run: a run directory, whose coverage is compared with the promises.
         progress: show bars on stderr.
-        tiling: `size`, `overlap`, `min_labelled`, `split`, `bands` and `cache`, as in `index_tiles`.
+        settings: `global_batch`, tiles of a step; `min_pixels`, `max_repeats` and `seed`, as in `plan_epoch`;
+            `size`, `overlap`, `min_labelled`, `split`, `bands` and `cache`, as in `index_tiles`.
 
     Raises:
         SegmenterError: see `index_tiles`; the run has no log of coverage, or other classes.
     """
-    changes = {
-        "global_batch": global_batch,
-        "min_pixels": min_pixels,
-        "max_repeats": max_repeats,
-        "seed": seed,
-    }
+    tiling, changes = dict(settings), {}
+    for name in ("global_batch", "min_pixels", "max_repeats", "seed"):
+        changes[name] = tiling.pop(name, None)
     if isinstance(scenes, Tiles):
         if wrong := [name for name, value in {"classes": classes, **tiling}.items() if value is not None]:
             raise DatasetError(wrong[0], "the tiles are made already", remedy="say it to index_tiles")
-        settings, dataset, index = scenes._source
-        settings = recipe_with(settings if recipe is None else recipe, **changes)
+        made_with, dataset, index = scenes._source
+        asked = recipe_with(made_with if recipe is None else recipe, **changes)
     else:
-        settings = recipe_with(recipe, **changes)
-        made = index_tiles(scenes, classes, recipe=settings, progress=progress, **tiling)
-        settings, dataset, index = made._source
-    own = settings.training.global_batch
+        asked = recipe_with(recipe, **changes)
+        made = index_tiles(scenes, classes, recipe=asked, progress=progress, **tiling)
+        asked, dataset, index = made._source
+    own = asked.training.global_batch
     sizes = sorted({*(batches or USUAL_BATCHES), own})
     where = None if run is None else Path(os.fspath(run))
     with listening(bars=progress):
-        facts = diagnosis_of(settings, dataset, index, sizes, where, progress=progress)
+        facts = diagnosis_of(asked, dataset, index, sizes, where, progress=progress)
     return Coverage(**vars(facts))

@@ -113,7 +113,6 @@ class OpenRun:
         *,
         nodata: Nodata = None,
         probabilities: Probabilities = False,
-        insist: bool = False,
         out: NDArray[Any] | None = None,
         progress: bool = False,
         **options: Any,
@@ -145,11 +144,11 @@ class OpenRun:
             probabilities: return (H, W, K) probabilities instead, as float32 with the precision of float16,
                 NaN without data; "float16" takes half the memory, "uint8" a quarter: × 255, at most 254, and
                 255 without data.
-            insist: accept values of another type or unit than in training.
             out: array for the result, such as a `numpy.memmap` for results larger than memory.
             progress: show a bar on stderr.
-            options: computing options of `predict.py`: `mode`, `overlap`, `blend_weights`,
-                `tta`, `precision`, `memory`, `window_size`, `batch`, `gsd`, `raster_gsd`, `calibration`.
+            options: `insist=True` accepts values of another type or unit than in training; computing options
+                of `predict.py`: `mode`, `overlap`, `blend_weights`, `tta`, `precision`, `memory`,
+                `window_size`, `batch`, `gsd`, `raster_gsd`, `calibration`.
 
         Returns:
             (H, W) uint8 class ids.
@@ -158,6 +157,7 @@ class OpenRun:
             RasterError: an array has another shape, type or unit than the model takes.
             SegmenterError: an option is invalid, the run is incomplete, or a device lacks memory.
         """
+        insist = bool(options.pop("insist", False))
         asked = keyword_call(self.paths, ["image"], "maps", _checked(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
         result = result_array(shape, len(self.classes), probabilities, out)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +15,9 @@ from segmenter.api.values import whole_number
 from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import aligned
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling import held_by_rows
+from segmenter.sampling import Plan, Rules, held_by_rows, part_table, planned_rows
 from segmenter.sampling.forecast import Forecast, holds
 from segmenter.sampling.forecast import forecast as forecast_of
-from segmenter.sampling.plan import Plan, planned_epoch
 
 _SIZES = (4, 8, 16, 32, 64, 128)
 """Batches that a forecast shows."""
@@ -77,18 +75,20 @@ class EpochPlan:
         return "\n".join(lines)
 
 
+class PlanRules(TypedDict, total=False):
+    """Rules of `plan_epoch` as keyword arguments; those left out are a recipe's defaults."""
+
+    min_pixels: int
+    max_repeats: int | None
+    quota: Literal["presence", "rarity"]
+    lift: float | None
+    quotas: Mapping[str, int]
+    seed: int
+    epoch: int
+
+
 def plan_epoch(
-    tiles: Tiles | ArrayLike,
-    global_batch: int,
-    *,
-    min_pixels: int = 32,
-    max_repeats: int | None = 4,
-    quota: Literal["presence", "rarity"] = "presence",
-    lift: float | None = None,
-    quotas: Mapping[str, int] = MappingProxyType({}),
-    seed: int = 0,
-    epoch: int = 0,
-    classes: Sequence[str] = (),
+    tiles: Tiles | ArrayLike, global_batch: int, *, classes: Sequence[str] = (), **rules: Unpack[PlanRules]
 ) -> EpochPlan:
     """Plan an epoch of global batches that each hold every class, in the fewest possible steps.
 
@@ -113,33 +113,36 @@ def plan_epoch(
     Args:
         tiles: result of `index_tiles`, or (tiles, classes) whole numbers: pixels of each class in each tile.
         global_batch: tiles of a step, over all devices.
-        min_pixels: least pixels of a class for a tile to hold it.
-        max_repeats: a class that needs more repeats of a tile than this is best effort; None: no limit.
-        quota, lift, quotas: as `sampling.quota`, `sampling.lift` (None: its default) and `sampling.quotas` of
-            a recipe: more than one tile of a class.
-        seed, epoch: equal values give the same plan; other epochs give other batches.
         classes: class names, if `tiles` are numbers.
+        min_pixels: least pixels of a class for a tile to hold it (default: 32).
+        max_repeats: a class that needs more repeats of a tile than this is best effort (default: 4); None: no
+            limit.
+        quota, lift, quotas: as `sampling.quota`, `sampling.lift` (None: its default) and `sampling.quotas` of
+            a recipe: more than one tile of a class (default: one tile of each).
+        seed, epoch: equal values give the same plan; other epochs give other batches (default: 0).
 
     Raises:
         DatasetError: no batch of that size can hold all classes; an argument is out of range.
     """
     counts, names = _table(tiles, classes)
-    plan = planned_epoch(
-        *(counts, whole_number("global_batch", global_batch)),
-        min_pixels=min_pixels,
-        max_repeats=None if max_repeats is None else whole_number("max_repeats", max_repeats),
-        seed=whole_number("seed", seed),
-        epoch=whole_number("epoch", epoch),
-        names=names,
-        amounts=_amounts(quota, lift, quotas, min_pixels),
-    )
-    return _epoch_plan(plan, counts, names, min_pixels)
+    given: dict[str, Any] = dict(rules)
+    numbers: dict[str, Any] = {
+        name: None if (name, given[name]) == ("max_repeats", None) else whole_number(name, given[name])
+        for name in Rules.__dataclass_fields__
+        if name in given
+    }
+    rows = Rules(**numbers)
+    amounts = _amounts({name: given[name] for name in given if name not in numbers}, rows.min_pixels)
+    table = part_table(counts, names=names)
+    plan = planned_rows(table, whole_number("global_batch", global_batch), rows, amounts)
+    return _epoch_plan(plan, counts, names, rows.min_pixels)
 
 
-def _amounts(quota: str, lift: float | None, quotas: Mapping[str, int], min_pixels: int) -> SamplingConfig:
-    asked: dict[str, Any] = {"quota": quota, "quotas": quotas} | ({} if lift is None else {"lift": lift})
+def _amounts(asked: Mapping[str, Any], min_pixels: int) -> SamplingConfig:
     try:
-        rules = SamplingConfig.model_validate(asked)
+        rules = SamplingConfig.model_validate(
+            {name: value for name, value in asked.items() if (name, value) != ("lift", None)}
+        )
     except ValidationError as error:
         where, why = error.errors()[0]["loc"], error.errors()[0]["msg"]
         raise DatasetError(".".join(map(str, where)), why) from None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,18 +75,24 @@ class Tiles:
         return "\n".join([title, *(f"  {line}" for line in table), *self.warnings])
 
 
+class TileSettings(TypedDict, total=False):
+    """Settings of `index_tiles` as keyword arguments; None: as in the recipe."""
+
+    size: int | None
+    overlap: int | None
+    min_labelled: float | None
+    bands: Sequence[int] | None
+
+
 def index_tiles(
     scenes: Scenes,
     classes: Classes | None = None,
     *,
     recipe: Paths | Recipe | None = None,
-    size: int | None = None,
-    overlap: int | None = None,
-    min_labelled: float | None = None,
     split: Split = "train",
-    bands: Sequence[int] | None = None,
     cache: Paths | None = None,
     progress: bool = False,
+    **tiling: Unpack[TileSettings],
 ) -> Tiles:
     """Cut scenes into tiles and count the class pixels in each, as a training does.
 
@@ -107,20 +113,23 @@ def index_tiles(
         classes: code in label files by class name, or a `ClassMap` (required for labels in colours); a
             dataset has its own.
         recipe: a recipe, or its file, that provides the defaults of the other settings.
-        size, overlap: size and overlap of tiles in pixels.
-        min_labelled: share of a tile that must be labelled.
         split: split whose scenes are used.
-        bands: 1-based bands of the image files that are data; None: all but alpha.
         cache: another folder for the cached counts.
         progress: show a bar on stderr.
+        size, overlap: size and overlap of tiles in pixels.
+        min_labelled: share of a tile that must be labelled.
+        bands: 1-based bands of the image files that are data; None: all but alpha.
 
     Raises:
         SegmenterError: a label does not match its image, or has a value that is no class's.
     """
     if split not in SPLITS:
         raise DatasetError("split", expected=", ".join(SPLITS), got=split)
-    settings = recipe_with(recipe, size=size, overlap=overlap, min_labelled=min_labelled)
-    dataset = _dataset(scenes, classes, split, bands, cache)
+    changes: dict[str, Any] = dict(tiling)
+    dataset = _dataset(scenes, classes, split, changes.pop("bands", None), cache)
+    if wrong := sorted(changes.keys() - TileSettings.__annotations__):
+        raise TypeError(f"index_tiles() got an unexpected keyword argument {wrong[0]!r}")
+    settings = recipe_with(recipe, **changes)
     with listening(bars=progress) as messages:
         index = build_index(dataset, split, settings.tiles, progress=progress)
         index = with_gsds(index, dataset, settings, progress=progress)

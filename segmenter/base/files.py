@@ -91,36 +91,43 @@ _NONE_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno
 
 
 class FileLock:
-    """Lock on a file that serves no other purpose.
+    """Lock on a file, which serves no other purpose or must exist and stays.
 
-    The file is deleted when the lock is released; after a kill it stays, empty, until the next lock.
+    A file of no other purpose is deleted when the lock is released; after a kill it stays, empty, until the
+    next lock.
 
     Attributes:
         missing: reason why the file system has no locks, set by `take`; None if it has. Without locks, other
             processes are not kept out, and no file stays.
     """
 
-    def __init__(self, path: Path, *, shared: bool = False) -> None:
-        """Name the file; a `shared` lock keeps out only those that are not."""
+    def __init__(self, path: Path, *, shared: bool = False, keeps_file: bool = False) -> None:
+        """Name the file; a `shared` lock keeps out only those that are not.
+
+        Args:
+            keeps_file: True for an existing file with a content of its own.
+        """
         self.path, self._kind = path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        self._keeps_file = keeps_file
         self.missing: str | None = None
         self._handle: int | None = None
 
-    def take(self) -> None:
-        """Take the lock at once, or fail.
+    def take(self, *, wait: bool = False) -> None:
+        """Take the lock at once, or fail; `wait`: when it is free.
 
         Raises:
             BlockingIOError: another process has the lock.
-            OSError: the lock file cannot be made.
+            OSError: the lock file cannot be made, or the file to lock is missing.
         """
         self.missing = None
         while self._handle is None and self.missing is None:
-            self._handle = self._try()
+            self._handle = self._try(0 if wait else fcntl.LOCK_NB)
 
-    def _try(self) -> int | None:
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    def _try(self, how: int) -> int | None:
+        flags = os.O_RDONLY | os.O_NONBLOCK if self._keeps_file else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        handle = os.open(self.path, flags | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(handle, self._kind | fcntl.LOCK_NB)
+            fcntl.flock(handle, self._kind | how)
             # Whoever had it may have removed the file in between: then this is a lock on nothing.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(self.path)):
@@ -129,8 +136,9 @@ class FileLock:
         except BlockingIOError:
             raise
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+            if not self._keeps_file:
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
             if error.errno not in _NONE_HERE:
                 raise
             self.missing = error.strerror
@@ -143,9 +151,10 @@ class FileLock:
         """Release the lock, if it was taken."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which fails while others share it
-                self.path.unlink()
+            if not self._keeps_file:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which fails while others share it
+                    self.path.unlink()
             os.close(handle)
 
 
@@ -182,8 +191,8 @@ def file_state(path: Path | str) -> FileState:
     try:
         state = os.stat(path) if isinstance(path, str) else path.stat()  # a remote one asks its server
     except (OSError, ValueError):
-        return os.path.basename(path), -1, -1
-    return os.path.basename(path), state.st_size, state.st_mtime_ns
+        return os.path.basename(str(path)), -1, -1
+    return os.path.basename(str(path)), state.st_size, state.st_mtime_ns
 
 
 def has_settled(changed_ns: int, looked_ns: int | None = None) -> bool:
@@ -402,9 +411,17 @@ def gibibytes(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
+def on_disk(path: Path) -> bool:
+    """Return whether a path is of a file system; addresses of files at servers are none."""
+    return isinstance(path, os.PathLike)
+
+
 def real(path: Path) -> Path:
-    """Return a path with all links resolved; unlike `Path.resolve`, circular links raise only OSError."""
-    return Path(os.path.realpath(path))
+    """Return a path with all links resolved, an address as it is.
+
+    Unlike `Path.resolve`, circular links raise only OSError.
+    """
+    return Path(os.path.realpath(path)) if on_disk(path) else path
 
 
 def shortest_ends(paths: Iterable[Path]) -> list[str]:

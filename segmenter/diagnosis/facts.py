@@ -34,9 +34,17 @@ from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.log import run_coverage
-from segmenter.sampling import TileStrata, held_by_rows, mean_uses, order_for_replicas, part_title, plan
+from segmenter.sampling import (
+    TileStrata,
+    held_by_rows,
+    mean_uses,
+    order_for_replicas,
+    part_table,
+    part_title,
+    plan,
+)
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
-from segmenter.sampling.quotas import check_quotas, part_table
+from segmenter.sampling.quotas import check_quotas
 from segmenter.tiles.gsd import scene_gsds
 from segmenter.tiles.index import TileIndex
 
@@ -289,10 +297,7 @@ def _one(
         rules = rules.model_copy(update={"method": method, "coverage": "relaxed"})
     try:
         epoch = plan(
-            *(index.counts_NK, batch, rules, recipe.seed, 0),
-            names=names,
-            replicas=REPLICAS,
-            strata=index.strata,
+            part_table(index.counts_NK, index.strata, names), batch, rules, recipe.seed, 0, replicas=REPLICAS
         )
     except DatasetError as error:
         return SamplingFacts(batch, method, str(error))

@@ -11,7 +11,7 @@ from segmenter.base.errors import DatasetError, counted
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.data import Lever, Limit
 from segmenter.grid.scenes import Dataset
-from segmenter.sampling import Plan, plan
+from segmenter.sampling import Plan, part_table, plan
 from segmenter.sampling.forecast import ClassStatistics, holds, scene_pixels
 from segmenter.tiles.index import TileIndex
 
@@ -71,10 +71,12 @@ def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> P
     recipe = recipe if recipe.sampling.plans_classes else _relaxed(recipe)
     names = dataset.classes.names
     return plan(
-        *(index.counts_NK, batch, recipe.sampling, recipe.seed, 0),
-        names=names,
+        part_table(index.counts_NK, index.strata, names),
+        batch,
+        recipe.sampling,
+        recipe.seed,
+        0,
         replicas=REPLICAS,
-        strata=index.strata,
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from segmenter.base.files import composed
+from segmenter.base.files import composed, real
 from segmenter.grid.deals import Deal
 from segmenter.grid.labels import ClassMap
 
@@ -148,5 +147,5 @@ class Layout:
         return below is not None and any(regex.fullmatch(composed(below)) for regex in regexes)
 
     def _below(self, path: Path) -> str | None:
-        root, real = (Path(os.path.realpath(each)) for each in (self.root, path))
-        return real.relative_to(root).as_posix() if real.is_relative_to(root) else None
+        root, inside = (Path(str(real(each))) for each in (self.root, path))
+        return inside.relative_to(root).as_posix() if inside.is_relative_to(root) else None

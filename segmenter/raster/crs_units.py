@@ -29,6 +29,8 @@ _ELLIPSOID = re.compile(
 """In WKT: the equatorial radius, the inverse flattening (0 of a sphere), and metres of their unit."""
 _NEAR = 0.005
 """Largest deviation of a projection's unit from the ground with which it is taken."""
+_SURELY_NEAR, _CELL, _PLACES = 0.004, 50_000.0, np.array([0.0, 0.5, 1.0])
+"""Deviation with room to spare; metres of the cells in which it is measured, and where in each."""
 _STEP = 1000.0
 """Metres over which the ground is measured: some 1e-9 of them are lost in rounding, 1e-9 by curvature."""
 _APART = 1000.0
@@ -60,15 +62,41 @@ def _projected_metres(crs: CRS, x: float, y: float) -> NDArray[np.float64] | Non
     if not metres > 0:
         return None
     plain: NDArray[np.float64] = np.eye(2) * metres
+    if _is_plain(crs, math.floor(x * metres / _CELL), math.floor(y * metres / _CELL)):
+        return plain
     along = ground_vectors(crs, np.array([[x, y]]))
     if along is None or not np.isfinite(along).all():
         return plain
-    (one, other) = along[0]
-    length = math.hypot(*one)
-    across = math.hypot(*np.cross(one, other))
-    measured = np.array([[length, one @ other / length], [0.0, across / length]])
-    stretch = np.linalg.svd(measured, compute_uv=False) / metres
-    return plain if (np.abs(stretch - 1) <= _NEAR).all() else measured
+    measured = _measured(along)[0]
+    return plain if _deviation(measured[np.newaxis], metres) <= _NEAR else measured
+
+
+@lru_cache(maxsize=4096)
+def _is_plain(crs: CRS, col: int, row: int) -> bool:
+    """Return whether a projection's unit is surely near to the ground in a cell of 50 km, as the rule asks.
+
+    Scales change little over a cell: what holds at nine of its places, with room to spare, holds within it.
+    """
+    metres = float(crs.linear_units_factor[1])
+    at = np.stack(np.meshgrid(col + _PLACES, row + _PLACES), axis=-1).reshape(-1, 2) * (_CELL / metres)
+    along = ground_vectors(crs, at)
+    if along is None or not np.isfinite(along).all():
+        return False
+    return _deviation(_measured(along), metres) <= _SURELY_NEAR
+
+
+def _measured(along_N23: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (N, 2, 2) metres of one unit along x and y, the first axis along x."""
+    one, other = along_N23[:, 0], along_N23[:, 1]
+    length = np.linalg.norm(one, axis=1)
+    across = np.linalg.norm(np.cross(one, other), axis=1)
+    rows = [[length, (one * other).sum(axis=1) / length], [np.zeros_like(length), across / length]]
+    return np.moveaxis(np.array(rows), 2, 0)
+
+
+def _deviation(measured_N22: NDArray[np.float64], metres: float) -> float:
+    """Return the largest share by which the ground differs from a unit, in any direction."""
+    return float(np.abs(np.linalg.svd(measured_N22, compute_uv=False) / metres - 1).max())
 
 
 def ground_vectors(crs: CRS, xy_N2: NDArray[np.float64]) -> NDArray[np.float64] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,7 @@ def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
 # -------------------------------------------------------------------------------------------------- distances
 
 
+@lru_cache(maxsize=1024)
 def crs_title(crs: CRS) -> str:
     """Return a CRS as short text: `EPSG:25833`, or the name in its WKT if it has no short code."""
     text = str(crs.to_string())

@@ -160,8 +160,12 @@ def _has_palette(dataset: Any) -> bool:
     return not (colours[:, :3] == ramp).all()
 
 
+@lru_cache(maxsize=1024)
 def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:
-    """Return the side in metres of a square with the area of a pixel at the raster's centre."""
+    """Return the side in metres of a square with the area of a pixel at the raster's centre.
+
+    Cached: a label lies where its image does.
+    """
     if crs is None or transform is None:
         return None
     metres = unit_metres(crs, *(transform @ (size.width / 2, size.height / 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
-from segmenter.raster.gdal.faults import gdal_window, naming
+from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import RasterInfo
+from segmenter.raster.kept import KeptPixels
 from segmenter.raster.reading import checked_dataset
 from segmenter.raster.remote.settings import patiently
 from segmenter.raster.validity import NO_MEASUREMENT, holds, usable
@@ -67,10 +69,12 @@ class LabelRaster(Closing):
             self._hold(opened.dataset, info, classes, expand_palette)
 
     @classmethod
-    def checked(cls, dataset: Any, info: RasterInfo, classes: ClassMap) -> LabelRaster:
+    def checked(
+        cls, dataset: Any, info: RasterInfo, classes: ClassMap | None, expand_palette: bool = False
+    ) -> LabelRaster:
         """Return a label raster for an open dataset whose file was checked before."""
         label = cls.__new__(cls)
-        label._hold(dataset, info, classes)
+        label._hold(dataset, info, classes, expand_palette)
         return label
 
     def _hold(
@@ -108,6 +112,20 @@ class LabelRaster(Closing):
     def close(self) -> None:
         """Close the file; `with` does this too."""
         self._dataset.close()
+
+    def packed(self) -> KeptPixels | None:
+        """Return all pixels packed, to open them again without the file; None if a mask or alpha tells more.
+
+        Also if they cannot be read: who reads the label then learns why.
+        """
+        if self.info.alpha or self._void.masked:
+            return None
+        with contextlib.suppress(*FAULTS):
+            data_CHW, palette = self._dataset.read(self._bands), None
+            with contextlib.suppress(ValueError):
+                palette = tuple(sorted(self._dataset.colormap(1).items()))
+            return KeptPixels.of(data_CHW, [self._dataset.mask_flag_enums[0]] * len(data_CHW), palette)
+        return None
 
     def ids(self, window: Window | None = None, *, shape: Size | None = None) -> NDArray[np.uint8]:
         """Return (H, W) class ids of a window; `IGNORE` where the label has no class.
@@ -162,6 +180,7 @@ class _Void:
 
     Attributes:
         nodata: value of each band read; a pixel has no label if all bands match. None: no such value.
+        masked: a mask of the file tells which pixels have a label.
     """
 
     def __init__(
@@ -169,7 +188,7 @@ class _Void:
     ) -> None:
         self._dataset, self._alpha = dataset, info.alpha[:1] if info.count > len(bands) else ()
         flags = dataset.mask_flag_enums[0]
-        self._masked = not self._alpha and (not flags or flags == [MaskFlags.per_dataset])
+        self.masked = not self._alpha and (not flags or flags == [MaskFlags.per_dataset])
         values = [usable(info.nodata[band - 1], dataset.dtypes[0]) for band in bands]
         self.nodata = None if None in values else tuple(value for value in values if value is not None)
         # A TIFF's palette has no transparency: GDAL gives that of its nodata value.
@@ -187,7 +206,7 @@ class _Void:
         where = {"window": gdal_window(window), "out_shape": shape}
         if self._alpha:
             parts.append(self._dataset.read(self._alpha[0], **where) == 0)
-        if self._masked:
+        if self.masked:
             parts.append(self._dataset.read_masks(1, **where) == 0)
         if self._clear is not None:
             parts.append(self._clear[data_CHW[0]])

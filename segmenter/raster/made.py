@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, failing
-from segmenter.base.files import make_folder, write_whole
+from segmenter.base.files import make_folder
+from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -34,16 +34,13 @@ _NONE = ".none"
 """Ending of the file that says that nothing comes of the sources."""
 
 
-class MadeRasters:
-    """Cache of rasters made by one rule; safe for several threads and several processes.
-
-    Attributes:
-        folder: folder of the cache, made with the first raster.
-    """
+class MadeRasters(KeyedFolder):
+    """Cache of rasters made by one rule."""
 
     def __init__(self, folder: Path, rule: str) -> None:
         """Store a folder and `rule`, a digest of everything except the sources that determines the result."""
-        self.folder, self._rule = folder, rule
+        super().__init__(folder)
+        self._rule = rule
         self._lock, self._began = threading.Lock(), False
         self._starts: set[str] = set()
         self._kept: set[Path] = set()
@@ -75,7 +72,7 @@ class MadeRasters:
                 changed, "changed while it was read", remedy="wait until it is saved, and call again"
             )
         if not is_made:
-            write_whole(none, b"")
+            self.save(none.name, b"")
         with self._lock:
             self._starts.add(start)
             self._kept |= {path, none}
@@ -83,30 +80,29 @@ class MadeRasters:
 
     def tidy(self) -> None:
         """Remove old rasters made from earlier states of the same sources, and leftovers of killed calls."""
-        if not self._began:
-            return
-        with contextlib.suppress(OSError):
-            for path in self.folder.iterdir():
-                old = path.name[: path.name.rfind("-") + 1] in self._starts and path not in self._kept
-                if old and time.time() - path.stat().st_ctime > _OUTDATED_SECONDS:
-                    path.unlink(missing_ok=True)
+
+        def is_outdated(path: Path) -> bool:
+            return path.name[: path.name.rfind("-") + 1] in self._starts and path not in self._kept
+
+        if self._began:
+            self.remove_older(_OUTDATED_SECONDS, is_outdated)
 
     def _place(self, name: str, sources: Sequence[Path], before: list[str]) -> tuple[str, Path]:
         """Return the file-name prefix of one raster in all states, and the file of the current state."""
         names = [source.name for source in sources]
         plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
         start = f"{plain}-{digest([name, names[-1], self._rule], 12)}-"
-        return start, self.folder / f"{start}{digest([names, before], 12)}.tif"
+        return start, self.path / f"{start}{digest([names, before], 12)}.tif"
 
     def _begin(self) -> None:
         with self._lock:
             if self._began:
                 return
             with failing(
-                DatasetError, self.folder, "cannot write there", remedy="name another folder in dataset.cache"
+                DatasetError, self.path, "cannot write there", remedy="name another folder in dataset.cache"
             ):
-                make_folder(self.folder)
-            remove_leftovers(self.folder)
+                make_folder(self.path)
+            remove_leftovers(self.path)
             self._began = True
 
 

@@ -13,23 +13,18 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import rasterio
 from rasterio.enums import MaskFlags
+from rasterio.io import DatasetReader
 
 from segmenter.base.errors import RasterError
 from segmenter.raster.gdal.faults import FAULTS, naming
 from segmenter.raster.gdal.files import own_env
 from segmenter.raster.gdal.private import messages
 from segmenter.raster.gdal.settings import MEANING, set_up_gdal
-from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews, tiff_fields
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes, patiently
-from segmenter.raster.stamps import Stamp, stamp_of
+from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_overviews, tiff_fields
+from segmenter.raster.remote.settings import open_bytes, patiently
+from segmenter.raster.source import RasterSource, driver_of, first_bytes
+from segmenter.raster.stamps import Stamp
 
-# How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
-# that it never tries another one on a file that says it is something else.
-_SIGNATURES = {
-    **dict.fromkeys(TIFF_SIGNATURES, "GTiff"),
-    b"\x89PNG": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-}
 _LOST = re.compile(r'"(Geo|GDAL|RPC|Intergraph|ExtraSamples)|GeoTIFF tags apparently corrupt|Corrupt JPEG')
 """GDAL's warnings about lost position, nodata or pixels."""
 _TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES|null byte", re.IGNORECASE)
@@ -57,11 +52,16 @@ def raising_damage() -> Iterator[None]:
 
 
 class Opened(NamedTuple):
-    """An open rasterio dataset, the earlier state of its files, and warnings about them."""
+    """An open rasterio dataset, its source as it was before, and warnings about the files."""
 
     dataset: Any
-    stamp: Stamp
+    source: RasterSource
     remarks: tuple[str, ...]
+
+    @property
+    def stamp(self) -> Stamp:
+        """State of the files before they were opened."""
+        return self.source.stamp
 
 
 def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Opened:
@@ -81,43 +81,34 @@ def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
         naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"),
         contextlib.ExitStack() as undo,
     ):
-        wanted = _drivers(path, drivers)
-        stamp = stamp_of(path)
-        if not isinstance(path, RemotePath):  # there GDAL is set to look for nothing beside it
-            check_beside(path)
-        alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
+        source = RasterSource.of(path)
+        wanted = _drivers(source, drivers)
+        source.check_sidecars()
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
-        with own_env(**MEANING | alone), messages() as gdal_messages:
-            dataset = undo.enter_context(_opened(path, wanted, gdal_messages))
-            if (page := full_page(path, dataset, stamp)) is not None:
+        with own_env(**MEANING | source.settings), messages() as gdal_messages:
+            dataset = undo.enter_context(_opened(source, wanted, gdal_messages))
+            if (page := full_page(source, dataset)) is not None:
                 dataset = undo.enter_context(rasterio.open(page, driver=dataset.driver, sharing=False))
             check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
-        remarks = _judged(path, gdal_messages) + _world_file(path, dataset)
+        remarks = _judged(source, gdal_messages) + _world_file(source, dataset)
         if any(MaskFlags.per_dataset in each for each in flags):
-            _check_mask(path, dataset)
+            _check_mask(source, dataset)
         undo.pop_all()
-        return Opened(dataset, stamp, remarks)
+        return Opened(dataset, source, remarks)
 
 
-def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
-    where = as_gdal_takes(path)
+def _opened(source: RasterSource, drivers: Sequence[str], said: list[Any]) -> Any:
     for name in drivers:
         said.clear()  # what another driver had to say
         with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
-            return rasterio.open(where, driver=name, sharing=False)
+            return DatasetReader(str(source.name), driver=name, sharing=False)
     raise AssertionError("the last driver opens it or raises")
 
 
-def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
+def _drivers(source: RasterSource, allowed: Sequence[str]) -> Sequence[str]:
     """Return the driver that a file's first bytes indicate, or the drivers that may open any file."""
-    if not isinstance(path, RemotePath):
-        if not path.is_file():
-            what = "got a folder, pipe or device" if path.exists() else "there is none"
-            raise RasterError(path, expected=f"a raster file, {what}")
-        if str(path.absolute()).startswith("/vsi"):
-            raise RasterError(path, expected="a local file, GDAL's own paths are not opened")
-    start, driver = _signed(path)
+    path, start, driver = source.path, source.start, source.driver
     if start == b"vers":
         remedy = "git lfs pull fetches the files"
         raise RasterError(path, expected="a raster file, got a pointer of Git LFS", remedy=remedy)
@@ -134,13 +125,7 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
 def opens_by_itself(path: Path) -> bool:
     """Return whether a file's first bytes are those of a GeoTIFF, PNG or JPEG, so no driver must be named."""
     with naming(path, "cannot open it", "expected a raster file"):
-        return _signed(path)[1] is not None
-
-
-def _signed(path: Path) -> tuple[bytes, str | None]:
-    with open_bytes(path) as file:
-        start = file.read(4)
-    return start, _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
+        return driver_of(first_bytes(path)) is not None
 
 
 def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
@@ -157,27 +142,29 @@ def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
         return [path, *sorted(Path(name) for name in dataset.files if Path(name) != path)]
 
 
-def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
+def _judged(source: RasterSource, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
     """Return warnings for the user from GDAL's messages about a header."""
     texts: dict[str, None] = {}  # each once, in order
     for error, text in said:
-        plain = _NAMES.sub("", text.replace(str(as_gdal_takes(path)), "").replace(path.name, ""))
+        plain = _NAMES.sub("", text.replace(str(source.name), "").replace(source.path.name, ""))
         plain = " ".join(plain.split())
         if error or (_LOST.search(text) and _PADDED not in text):
-            raise RasterError(path, f"cannot read its header: {plain.rstrip('.')}; the file is damaged")
+            raise RasterError(
+                source.path, f"cannot read its header: {plain.rstrip('.')}; the file is damaged"
+            )
         if _TOLD.search(text):
             texts[f"GDAL remarks: {plain}"] = None
     return tuple(texts)
 
 
-def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
+def _world_file(source: RasterSource, dataset: Any) -> tuple[str, ...]:
     """Return a warning if a world file gave no geotransform."""
-    if isinstance(path, RemotePath) or not dataset.transform.is_identity or not path.suffix[1:]:
+    path, ending = source.path, source.path.suffix[1:]
+    if not dataset.transform.is_identity or not ending:
         return ()
-    name = path.suffix[1:]
-    worlds = (path.with_suffix(ending) for ending in (f".{name[0]}{name[-1]}w", f".{name}w", ".wld"))
+    worlds = (path.with_suffix(each).name for each in (f".{ending[0]}{ending[-1]}w", f".{ending}w", ".wld"))
     return tuple(
-        f"its world file {world.name} holds no usable georeference" for world in worlds if world.is_file()
+        f"its world file {world.name} holds no usable georeference" for world in source.sidecar_files(*worlds)
     )
 
 
@@ -190,17 +177,15 @@ def check_pixels(path: Path, opened: Opened) -> None:
         _check_orientation(path, opened.dataset)
 
 
-def _check_mask(path: Path, dataset: Any) -> None:
+def _check_mask(source: RasterSource, dataset: Any) -> None:
     """Refuse a mask file of another size: GDAL would use its top left part."""
-    if isinstance(path, RemotePath):
-        return
-    beside = path.with_name(path.name + ".msk")
-    if not beside.is_file():
-        return
-    with rasterio.open(beside.absolute(), driver="GTiff", sharing=False) as mask:
-        if mask.shape != dataset.shape:
-            sizes = ["×".join(map(str, shape[::-1])) for shape in (dataset.shape, mask.shape)]
-            raise RasterError(path, expected=f"a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
+    for beside in source.sidecar_files(source.path.name + ".msk"):
+        with rasterio.open(beside.absolute(), driver="GTiff", sharing=False) as mask:
+            if mask.shape != dataset.shape:
+                sizes = ["×".join(map(str, shape[::-1])) for shape in (dataset.shape, mask.shape)]
+                raise RasterError(
+                    source.path, expected=f"a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}"
+                )
 
 
 def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
@@ -214,7 +199,7 @@ def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
 # ------------------------------------------------------------------------------------------------------ pages
 
 
-def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
+def full_page(source: RasterSource, dataset: Any) -> str | None:
     """Return GDAL's name of the one page that is larger than all others; None if that is the first page.
 
     Smaller pages are previews. Masks and overviews are not counted as pages.
@@ -225,7 +210,7 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
     if not dataset.count:
         parts = ", ".join(dataset.subdatasets[:_SHOWN]) or "none"
         raise RasterError(
-            path,
+            source.path,
             expected=f"a raster with bands, it has only subdatasets: {parts}",
             remedy="write the one that is meant to a GeoTIFF: gdal_translate SUBDATASET FILE.tif",
         )
@@ -236,11 +221,11 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
     sizes = {int(page[1]): (int(page[3]), int(page[2])) for page in pages if page is not None}
     largest = max(sizes.values(), key=lambda size: size[0] * size[1])
     full = [number for number, size in sizes.items() if size == largest]
-    name = as_gdal_takes(path)
-    if len(full) > 1 or (full[0] != 1 and stamp.beside):
+    name = source.name
+    if len(full) > 1 or (full[0] != 1 and source.stamp.beside):
         height, width = largest
         raise RasterError(
-            path,
+            source.path,
             expected="one page",
             got=f"{len(sizes)}, {len(full)} of them of {height}×{width} pixels",
             remedy=f"write the one that is meant: gdal_translate GTIFF_DIR:{full[0]}:{name} PAGE.tif - or, "

@@ -97,7 +97,7 @@ class PlacedLabels(MadeLabels):
         size = "" if first.metres_per_pixel is None else f", pixels of {length(first.metres_per_pixel)}"
         more = f" and {len(others)} more" if others else ""
         line = f"labels: {first.path} ({crs}{size}){more}, placed on {len(pairs)} images by "
-        return (f"{line}{' or '.join(sorted(kinds))}, in {self.folder}",)
+        return (f"{line}{' or '.join(sorted(kinds))}, in {self.path}",)
 
 
 class _Placing:

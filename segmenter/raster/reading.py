@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +19,8 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import Opened, check_pixels, open_dataset, raising_damage
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, patiently
+from segmenter.raster.remote.settings import patiently
+from segmenter.raster.source import RasterSource
 from segmenter.raster.stamps import Stamp, stamp_of
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
@@ -44,7 +44,7 @@ def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...
     """Return the alpha-tagged bands that are measurements, judged by a bounded sample of undamaged pixels."""
     if not alpha:
         return ()
-    key = (as_gdal_takes(path), opened.stamp, tuple(alpha))
+    key = (opened.source.name, opened.stamp, tuple(alpha))
     if key in _known:
         return _known[key]
     values_BN = _sample(opened.dataset, alpha)
@@ -330,33 +330,33 @@ def checked_dataset(
         check_types(info, opened.dataset)
         check_size(info, opened.dataset, max_pixels)
         check_pixels(path, opened)
-        _remember(path, opened.stamp, info)
+        _remember(opened.source, info)
         yield opened, info
         undo.pop_all()
 
 
 def raster_info(path: Path) -> RasterInfo:
     """Return the header of a raster, of any declared size; of an unchanged file as it was read before."""
-    if (known := _headers.get(os.path.abspath(path))) is not None and known[0] == stamp_of(path):
+    if (known := _headers.get(path.absolute())) is not None and known[0] == stamp_of(path):
         return replace(known[1], path=path)
     opened = open_dataset(path)
     with opened.dataset, naming(path, "cannot read its header", "the file is damaged"):
         info = read_header(path, opened)
-    _remember(path, opened.stamp, info)
+    _remember(opened.source, info)
     return info
 
 
-_headers: dict[str, tuple[Stamp, RasterInfo]] = {}
+_headers: dict[Path, tuple[Stamp, RasterInfo]] = {}
 """Headers of local files by the state that they were read in: to parse one takes as long as a tile."""
 _MOST_HEADERS = 1 << 18
 
 
-def _remember(path: Path, stamp: Stamp, info: RasterInfo) -> None:
+def _remember(source: RasterSource, info: RasterInfo) -> None:
     """Keep a header, unless a further change of its file could go unseen."""
-    if stamp.is_settled and not isinstance(path, RemotePath):
+    if source.stamp.is_settled and not source.is_remote:
         if len(_headers) >= _MOST_HEADERS:
             _headers.clear()
-        _headers[os.path.abspath(path)] = stamp, info
+        _headers[source.path.absolute()] = source.stamp, info
 
 
 def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:

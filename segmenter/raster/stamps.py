@@ -25,8 +25,8 @@ from segmenter.base.sealed import digest
 from segmenter.raster.gdal.sidecars import names_beside
 from segmenter.raster.remote.settings import RemotePath, open_bytes
 
-_ENDINGS = re.compile(r"\.(msk|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
-"""Endings of all names of `names_beside`: most folders have no such file."""
+_ENDINGS = re.compile(r"\.(msk|ovr|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
+"""Endings of all names of `names_beside`, and of overviews: most folders have no such file."""
 _STATISTICS = re.compile(rb'<Histograms>.*?</Histograms>|<MDI key="STATISTICS_[^<]*</MDI>|<Metadata/>', re.S)
 _FRAME = re.compile(rb"</?(PAMDataset|PAMRasterBand|Metadata)\b[^>]*>|\s+")
 _MOST_LISTED = 1 << 12
@@ -71,6 +71,20 @@ def stamp_of(path: Path) -> Stamp:
     return Stamp(state, tuple(_companion_states(folder, sorted(sides.intersection(names_beside(name))))))
 
 
+def is_alone(path: Path) -> bool:
+    """Return True if no file of its folder can be a sidecar; of a folder that cannot be listed False."""
+    folder = os.path.dirname(os.path.abspath(path))
+    return not _sides(folder) and folder in _listed
+
+
+def certain_stamp(path: Path) -> Stamp | None:
+    """Return the state of a file; None if a further change might not show, or a server does not report it."""
+    if isinstance(path, RemotePath):
+        return stamp_of(path) if path.known_state() is not None else None
+    stamp = stamp_of(path)
+    return stamp if stamp.is_settled else None
+
+
 def _companion_states(folder: str, names: list[str]) -> Iterator[FileState]:
     for name in names:
         path = os.path.join(folder, name)
@@ -112,6 +126,6 @@ def file_digest(path: Path) -> str:
         DatasetError: the file cannot be read.
     """
     with failing(DatasetError, path, "cannot read it"), open_bytes(path) as file:
-        remote = isinstance(path, RemotePath)
-        size = (path.stat() if remote else os.fstat(file.fileno())).st_size
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]

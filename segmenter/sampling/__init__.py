@@ -2,26 +2,29 @@
 
 from segmenter.sampling.plan import (
     Plan,
+    Rules,
     batch_without_repeats,
     classes_seen,
     held_by_rows,
     order_for_replicas,
     plan,
-    plan_epoch,
+    planned_rows,
 )
-from segmenter.sampling.quotas import Part, TileStrata, part_title
+from segmenter.sampling.quotas import Part, TileStrata, part_table, part_title
 from segmenter.sampling.rows import mean_uses
 
 __all__ = [
     "Part",
     "Plan",
+    "Rules",
     "TileStrata",
     "batch_without_repeats",
     "classes_seen",
     "held_by_rows",
     "mean_uses",
     "order_for_replicas",
+    "part_table",
     "part_title",
     "plan",
-    "plan_epoch",
+    "planned_rows",
 ]

@@ -10,7 +10,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampling.kinds import Kinds
+from segmenter.sampling.kinds import Kinds, RowRules
 
 _CELLS = 4_000_000
 """Table entries over all rows, for memory."""
@@ -22,13 +22,7 @@ _NEVER = np.int32(1 << 20)
 
 
 def exact_rows(
-    kinds: Kinds,
-    batch: int,
-    max_repeats: int | None,
-    multiple: int,
-    fewest: int,
-    most: int,
-    rng: np.random.Generator,
+    kinds: Kinds, rules: RowRules, fewest: int, most: int, rng: np.random.Generator
 ) -> tuple[int, list[tuple[int, ...]]] | None:
     """Return the fewest steps and, with the fewest repeats for these, the kinds that each row needs.
 
@@ -37,16 +31,16 @@ def exact_rows(
     The least number of repeats for s rows follows from that for s − 1 rows: a row takes a minimal set of
     kinds that holds all classes; an unused tile of a kind costs nothing, a used one is a repeat.
     """
-    search = _Search(kinds, max_repeats, most)
+    search = _Search(kinds, rules.max_repeats, most)
     cells = search.cells * (most + 1)
-    sets = _minimal_sets(kinds, batch) if cells <= _CELLS else None
+    sets = _minimal_sets(kinds, rules.batch) if cells <= _CELLS else None
     if sets is None or cells * len(sets) > _WORK:
         return None
     tables = [np.zeros(search.shape, np.int32)]
     for steps in range(1, most + 1):
         tables.append(search.one_more_row(tables[-1], sets))
         repeats = int(tables[-1][search.start])
-        if steps >= fewest and steps % multiple == 0 and kinds.tiles + repeats <= steps * batch:
+        if steps >= fewest and steps % rules.multiple == 0 and kinds.tiles + repeats <= steps * rules.batch:
             return steps, search.trace(tables, sets, rng)
     return None
 

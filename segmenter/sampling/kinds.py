@@ -55,6 +55,21 @@ class Demand:
         return Demand(ONE + (self.wish_K - ONE) * part // parts, self.most_K)
 
 
+@dataclass(frozen=True)
+class RowRules:
+    """Rules of the rows of a plan.
+
+    Attributes:
+        batch: tiles of a row.
+        multiple: the number of rows is a multiple of it.
+        max_repeats: coverage uses a tile in at most 1 + `max_repeats` rows; None: in any number.
+    """
+
+    batch: int
+    multiple: int
+    max_repeats: int | None
+
+
 def repeat_limits(kinds: Kinds, max_repeats: int | None, rows: int) -> Ints:
     """Return the largest total of repeats of each kind: a tile is once in a row at most."""
     most = rows if max_repeats is None else min(1 + max_repeats, rows)
@@ -86,15 +101,14 @@ def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
     return int(uses_X.max())
 
 
-def fewest_rows(
-    kinds: Kinds, demand: Demand, batch: int, multiple: int, max_repeats: int | None, most: int | None = None
-) -> int:
+def fewest_rows(kinds: Kinds, demand: Demand, rules: RowRules, most: int | None = None) -> int:
     """Return the least number of rows with places for all tiles and least repeats; stop beyond `most`."""
-    rows, enough = 0, -(-kinds.tiles // (batch * multiple)) * multiple
+    multiple, places = rules.multiple, rules.batch * rules.multiple
+    rows, enough = 0, -(-kinds.tiles // places) * multiple
     while rows < enough and (most is None or rows <= most):
         rows = enough
-        least = least_repeats(kinds, demand.amount_K(rows), repeat_limits(kinds, max_repeats, rows))
-        enough = -(-(kinds.tiles + least) // (batch * multiple)) * multiple
+        least = least_repeats(kinds, demand.amount_K(rows), repeat_limits(kinds, rules.max_repeats, rows))
+        enough = -(-(kinds.tiles + least) // places) * multiple
     return rows
 
 

@@ -22,8 +22,8 @@ from segmenter.config.sampling import SamplingConfig
 from segmenter.sampling.kinds import (
     MOST_CLASSES,
     ONE,
-    Demand,
     Kinds,
+    RowRules,
     class_codes,
     holders,
     numbered,
@@ -31,8 +31,8 @@ from segmenter.sampling.kinds import (
     smallest_batch,
 )
 from segmenter.sampling.methods import drawn_epoch
-from segmenter.sampling.quotas import PARTS, Part, PartTable, Quota, TileStrata, Wishes, part_table
-from segmenter.sampling.rows import lay_out, uses_of_tiles
+from segmenter.sampling.quotas import PARTS, Part, PartTable, Quota, Wishes, part_table
+from segmenter.sampling.rows import PlannedKinds, lay_out, uses_of_tiles
 from segmenter.sampling.search import RequiredKinds, TooRareError, cover
 
 
@@ -198,16 +198,89 @@ class Plan:
         return content.hexdigest()
 
 
-def plan_epoch(
-    counts: NDArray[np.integer],
+@dataclass(frozen=True)
+class Rules:
+    """Rules of the plan of an epoch.
+
+    Attributes:
+        min_pixels: least pixels of a class for a tile to hold it.
+        max_repeats: coverage shows no tile more often than 1 + `max_repeats` times an epoch; a class that
+            needs more is not promised, and its tiles are used once like others. None: no limit.
+        seed, epoch: equal values give the same plan; other epochs give other batches.
+
+    Raises:
+        DatasetError: a number is out of range.
+    """
+
+    min_pixels: int = 32
+    max_repeats: int | None = 4
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        least = min(self.min_pixels - 1, self.max_repeats or 0, self.seed, self.epoch)
+        if least < 0:
+            raise DatasetError(
+                expected="min_pixels of at least 1, max_repeats, seed and epoch of at least 0",
+                got=f"{self.min_pixels}, {self.max_repeats}, {self.seed}, {self.epoch}",
+            )
+
+
+def plan(
+    counts: NDArray[np.integer] | PartTable,
     global_batch: int,
+    config: SamplingConfig,
+    seed: int,
+    epoch: int,
     *,
-    min_pixels: int = 32,
-    max_repeats: int | None = 4,
-    seed: int = 0,
-    epoch: int = 0,
-) -> Tiles:
-    """Return an epoch of global batches that each hold every class.
+    replicas: int = 1,
+) -> Plan:
+    """Return the plan of an epoch under the recipe's sampling rules; see `planned_rows` for the law.
+
+    Methods other than `plan`, and `coverage: off`, promise no class (`sampling.methods`).
+
+    Args:
+        counts: (tiles, classes) pixels of each class in each tile, or a table with names and strata.
+        replicas: used only by `per_replica: guarantee`: each replica's block of a row holds each class.
+
+    Raises:
+        DatasetError: there are no tiles, no `global_batch` tiles hold all classes, or `strict` coverage
+            would need repeats.
+    """
+    table = _checked_table(counts, global_batch)
+    if not config.plans_classes:
+        drawn = drawn_epoch(table.counts_NK, global_batch, config, seed, epoch)
+        return Plan(drawn.rows_SB, 0, 0, True, drawn.fillers, (), (), wanted_SB=drawn.wanted_SB)
+    blocks = replicas if config.planned_per_replica else 1
+    if global_batch % blocks:
+        raise DatasetError(
+            "sampling.per_replica: guarantee",
+            expected=f"a training.global_batch that is a multiple of the {blocks} devices",
+            got=global_batch,
+        )
+    rules = Rules(config.min_pixels, config.max_repeats_per_tile, seed, epoch)
+
+    def of(table: PartTable) -> Plan:
+        wishes = Wishes.of(table, blocks, config) if config.plans_amounts else None
+        return _planned(table, global_batch // blocks, rules, blocks, wishes)
+
+    table.check_size()
+    result = of(table)
+    whole = table.with_whole(result.promised)
+    if len(whole.parts) > len(table.parts):
+        table, result = whole, of(whole)
+    if config.coverage == "strict" and (result.coverage_repeats or result.best_effort):
+        raise DatasetError(_strict_refusal(table.counts_NP, result, config.min_pixels, table.titles))
+    return result if table.strata is None else _of_classes(result, table)
+
+
+def planned_rows(
+    counts: NDArray[np.integer] | PartTable,
+    global_batch: int,
+    rules: Rules,
+    amounts: SamplingConfig | None = None,
+) -> Plan:
+    """Return the plan of an epoch by rules that no recipe needs to have.
 
     The law. A tile *holds* a class if it shows at least `min_pixels` pixels of it. Each class that some
     tile holds, and that `max_repeats` allows, is held by at least one tile of every row. Every tile is in
@@ -219,102 +292,16 @@ def plan_epoch(
     Args:
         counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
         global_batch: tiles of a step, over all replicas; the plan does not depend on their number.
-        max_repeats: coverage shows no tile more often than 1 + `max_repeats` times an epoch; a class that
-            needs more is not promised, and its tiles are used once like others. None: no limit. The default
-            is that of recipes.
-        seed, epoch: equal values give the same plan; other epochs give other batches.
-
-    Returns:
-        (steps, global_batch) int64 tile indices.
+        amounts: quotas of classes; None: one tile of each.
 
     Raises:
         DatasetError: there are no tiles; no `global_batch` tiles hold all classes, or, with more than 20
-            classes, a row has no more places than classes; an argument is out of its range.
+            classes, a row has no more places than classes.
     """
-    planned = planned_epoch(
-        counts, global_batch, min_pixels=min_pixels, max_repeats=max_repeats, seed=seed, epoch=epoch
-    )
-    return planned.rows_SB
-
-
-def planned_epoch(
-    counts: NDArray[np.integer],
-    global_batch: int,
-    *,
-    min_pixels: int,
-    max_repeats: int | None,
-    seed: int,
-    epoch: int,
-    names: Sequence[str] | None = None,
-    amounts: SamplingConfig | None = None,
-) -> Plan:
-    """Plan an epoch, with the facts that `Plan` records.
-
-    Raises:
-        DatasetError: as in `plan_epoch`.
-    """
-    _check(counts, global_batch)
-    if min_pixels < 1 or (max_repeats is not None and max_repeats < 0) or min(seed, epoch) < 0:
-        raise DatasetError(
-            expected="min_pixels of at least 1, max_repeats, seed and epoch of at least 0",
-            got=f"{min_pixels}, {max_repeats}, {seed}, {epoch}",
-        )
-    wishes = None
+    table, wishes = _checked_table(counts, global_batch), None
     if amounts is not None and amounts.plans_amounts:
-        wishes = Wishes.of(part_table(counts, None, names), 1, amounts, global_batch)
-    return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names, wishes)
-
-
-def plan(
-    counts_NK: NDArray[np.integer],
-    global_batch: int,
-    config: SamplingConfig,
-    seed: int,
-    epoch: int,
-    *,
-    names: Sequence[str] | None = None,
-    replicas: int = 1,
-    strata: TileStrata | None = None,
-) -> Plan:
-    """Return the plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
-
-    Methods other than `plan`, and `coverage: off`, promise no class (`sampling.methods`).
-
-    Args:
-        counts_NK: (tiles, classes) pixels of each class in each tile.
-        replicas: used only by `per_replica: guarantee`: each replica's block of a row holds each class.
-        strata: strata of the tiles' scale; each class is planned in each stratum that shows it.
-
-    Raises:
-        DatasetError: there are no tiles, no `global_batch` tiles hold all classes, or `strict` coverage
-            would need repeats.
-    """
-    _check(counts_NK, global_batch)
-    if not config.plans_classes:
-        drawn = drawn_epoch(counts_NK, global_batch, config, seed, epoch)
-        return Plan(drawn.rows_SB, 0, 0, True, drawn.fillers, (), (), wanted_SB=drawn.wanted_SB)
-    blocks = replicas if config.planned_per_replica else 1
-    if global_batch % blocks:
-        raise DatasetError(
-            "sampling.per_replica: guarantee",
-            expected=f"a training.global_batch that is a multiple of the {blocks} devices",
-            got=global_batch,
-        )
-
-    def of(table: PartTable) -> Plan:
-        batch, pixels, most = global_batch // blocks, config.min_pixels, config.max_repeats_per_tile
-        wishes = Wishes.of(table, blocks, config) if config.plans_amounts else None
-        return _planned(table.counts_NP, batch, pixels, most, (seed, epoch), blocks, table.titles, wishes)
-
-    table = part_table(counts_NK, strata, names)
-    table.check_size()
-    result = of(table)
-    whole = table.with_whole(result.promised)
-    if len(whole.parts) > len(table.parts):
-        table, result = whole, of(whole)
-    if config.coverage == "strict" and (result.coverage_repeats or result.best_effort):
-        raise DatasetError(_strict_refusal(table.counts_NP, result, config.min_pixels, table.titles))
-    return result if strata is None else _of_classes(result, table)
+        wishes = Wishes.of(table, 1, amounts, global_batch)
+    return _planned(table, global_batch, rules, 1, wishes)
 
 
 def _of_classes(result: Plan, table: PartTable) -> Plan:
@@ -340,7 +327,8 @@ _EVERY_EPOCH = (1,)
 """Spawn key of randomness that all epochs of a seed share."""
 
 
-def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
+def _checked_table(counts: NDArray[np.integer] | PartTable, global_batch: int) -> PartTable:
+    counts_NK = counts.counts_NK if isinstance(counts, PartTable) else counts
     if counts_NK.ndim != 2 or counts_NK.dtype.kind not in "iu":
         raise DatasetError(
             expected="a table of whole numbers (tiles, classes)", got=f"{counts_NK.dtype} {counts_NK.shape}"
@@ -351,46 +339,30 @@ def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
         )
     if global_batch < 1:
         raise DatasetError("training.global_batch", expected="at least 1 tile", got=global_batch)
+    return counts if isinstance(counts, PartTable) else part_table(counts)
 
 
-def _planned(
-    counts_NK: NDArray[np.integer],
-    batch: int,
-    min_pixels: int,
-    max_repeats: int | None,
-    key: tuple[int, int],
-    blocks: int,
-    names: Sequence[str] | None,
-    wishes: Wishes | None,
-) -> Plan:
+def _planned(table: PartTable, batch: int, rules: Rules, blocks: int, wishes: Wishes | None) -> Plan:
+    counts_NK, rows = table.counts_NP, RowRules(batch, blocks, rules.max_repeats)
     if counts_NK.shape[1] > MOST_CLASSES:
         raise DatasetError(
             expected=f"at most {MOST_CLASSES} classes to plan for",
             got=counts_NK.shape[1],
             remedy="use sampling.coverage: off",
         )
-    codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
+    codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, rules.min_pixels))
     held_K = holders(codes_T, tiles_T, counts_NK.shape[1])
-    shared = _promise_of_all(
-        codes_T.tobytes(),
-        tiles_T.tobytes(),
-        len(held_K),
-        batch,
-        max_repeats,
-        blocks,
-        tuple(names or ()),
-        key[0],
-        wishes,
-    )
-    rng = np.random.default_rng(np.random.SeedSequence(key))
-    needed = _another(shared.needed, shared.kinds, batch, max_repeats, blocks, rng, shared.demand)
+    key = codes_T.tobytes(), tiles_T.tobytes(), len(held_K)
+    shared = _promise_of_all(key, rows, tuple(table.titles or ()), rules.seed, wishes)
+    rng = np.random.default_rng(np.random.SeedSequence((rules.seed, rules.epoch)))
+    needed = _another(shared, rows, rng)
     present = np.flatnonzero((held_K > 0) | counts_NK.any(axis=0))
     uses_N = None if shared.uses_T is None else uses_of_tiles(kind_N, tiles_T, shared.uses_T, rng)
-    rows_SB = lay_out(needed, shared.kinds, shared.new_T, kind_N, uses_N, batch, rng, shared.demand)
+    rows_SB = lay_out(needed, shared, kind_N, uses_N, batch, rng)
     wanted_SB = None
     if wishes is not None:
-        table = Kinds(codes_T, tiles_T, len(held_K), tiles_T)
-        wanted_SB = wishes.wanted(shared.promised, table, kind_N[rows_SB], rng)
+        kinds = Kinds(codes_T, tiles_T, len(held_K), tiles_T)
+        wanted_SB = wishes.wanted(shared.promised, kinds, kind_N[rows_SB], rng)
     shape = needed.steps // blocks, blocks * batch
     again = shared.kinds.tiles - len(kind_N)  # as rarity asks
     return Plan(
@@ -407,60 +379,50 @@ def _planned(
     )
 
 
-@dataclass(frozen=True)
-class _Promise:
+@dataclass(frozen=True, kw_only=True)
+class _Promise(PlannedKinds):
     """Part of the plans that all epochs of a seed share.
 
     Attributes:
         promised: classes of every row.
         asked: promised classes that some tile lacks; the classes of `kinds` and of `demand`, in that order.
-        new_T: kind of each finer kind of the table.
         needed: kinds that rows need.
         uses_T: uses of the tiles of each finer kind in every epoch; None: one of each tile.
-        demand: tiles of each class that rows need; None: one of each.
         quotas: quota of each promised class; empty if none is above one tile.
     """
 
     promised: list[int]
     asked: list[int]
-    kinds: Kinds
-    new_T: Tiles
     needed: RequiredKinds
     uses_T: Tiles | None = None
-    demand: Demand | None = None
     quotas: tuple[Quota, ...] = ()
 
 
 @functools.lru_cache(maxsize=4)
 def _promise_of_all(
-    codes: bytes,
-    tiles: bytes,
-    classes: int,
-    batch: int,
-    max_repeats: int | None,
-    blocks: int,
+    table_key: tuple[bytes, bytes, int],
+    rows: RowRules,
     names: tuple[str, ...],
     seed: int,
     wishes: Wishes | None,
 ) -> _Promise:
-    """Compute once what all epochs of a seed share; see `_promise`. Do not modify the result."""
-    codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
+    """Compute once what all epochs of a seed share; see `_promise`. Do not modify the result.
+
+    Args:
+        table_key: classes of each kind of tile and tiles of each kind, as bytes; number of classes.
+    """
+    codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in table_key[:2])
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
-    table = Kinds(codes_T, tiles_T, classes, tiles_T)
-    found = _promise(codes_T, tiles_T, table.holders_K, batch, max_repeats, blocks, names, rng)
-    return _raised(found, wishes, table, batch, max_repeats, blocks, rng) if wishes else found
+    table = Kinds(codes_T, tiles_T, table_key[2], tiles_T)
+    found = _promise(table, rows, names, rng)
+    return _raised(found, wishes, table, rows, rng) if wishes else found
 
 
 def _raised(
-    found: _Promise,
-    wishes: Wishes,
-    table: Kinds,
-    batch: int,
-    max_repeats: int | None,
-    blocks: int,
-    rng: np.random.Generator,
+    found: _Promise, wishes: Wishes, table: Kinds, rules: RowRules, rng: np.random.Generator
 ) -> _Promise:
     """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
+    batch, max_repeats = rules.batch, rules.max_repeats
     wished_P, fits_P = wishes.amounts(found.promised, batch, found.asked)
     most, often, rows = None, table.tiles, found.needed.steps
     if max_repeats is not None:
@@ -473,7 +435,7 @@ def _raised(
         kinds, _ = projected(table.codes_T, table.tiles_T, found.asked, uses_T)
         demand = wishes.demand(fits_P[is_asked], found.asked, kinds, max_repeats).lowered(part, PARTS)
         try:
-            needed = cover(kinds, batch, max_repeats, blocks, rng, demand, most)
+            needed = cover(kinds, rules, rng, demand, most)
         except TooRareError:
             high = part - 1
         else:
@@ -490,19 +452,14 @@ def _raised(
 
 
 def _promise(
-    codes_T: Tiles,
-    tiles_T: Tiles,
-    held_K: Tiles,
-    batch: int,
-    max_repeats: int | None,
-    blocks: int,
-    names: Sequence[str] | None,
-    rng: np.random.Generator,
+    table: Kinds, rules: RowRules, names: Sequence[str] | None, rng: np.random.Generator
 ) -> _Promise:
     """Return the classes that can be promised, the kinds restricted to them, and the cover of the rows.
 
     While some class cannot be in every row within the limit of repeats, the rarest such class is dropped.
     """
+    codes_T, tiles_T, held_K = table.codes_T, table.tiles_T, table.holders_K
+    batch, blocks, max_repeats = rules.batch, rules.multiple, rules.max_repeats
     least = -(-int(tiles_T.sum()) // batch) if max_repeats is not None else 0
     promised = [int(c) for c in np.flatnonzero(held_K) if held_K[c] * (1 + (max_repeats or 0)) >= least]
     while True:
@@ -511,7 +468,7 @@ def _promise(
         if batch <= kinds.classes and (need := smallest_batch(kinds)) > batch:
             raise DatasetError(_too_small(batch, blocks, need, promised, names))
         try:
-            needed = cover(kinds, batch, max_repeats, blocks, rng)
+            needed = cover(kinds, rules, rng)
         except TooRareError as error:
             rare = [c for bit, c in enumerate(asked) if error.lacking >> bit & 1]
         else:
@@ -521,22 +478,15 @@ def _promise(
                 if max_repeats is not None and held_K[c] * (1 + max_repeats) < needed.steps
             ]
             if not rare:
-                return _Promise(promised, asked, kinds, new_T, needed)
+                return _Promise(promised=promised, asked=asked, kinds=kinds, new_T=new_T, needed=needed)
         promised.remove(min(rare, key=lambda c: int(held_K[c])))
 
 
-def _another(
-    found: RequiredKinds,
-    kinds: Kinds,
-    batch: int,
-    max_repeats: int | None,
-    blocks: int,
-    rng: np.random.Generator,
-    demand: Demand | None,
-) -> RequiredKinds:
-    """Return another cover with as few steps and repeats, so that epochs differ; `found` if none is found."""
+def _another(shared: _Promise, rules: RowRules, rng: np.random.Generator) -> RequiredKinds:
+    """Return a cover with as few steps and repeats, so that epochs differ; the same if none is found."""
+    found = shared.needed
     try:
-        other = cover(kinds, batch, max_repeats, blocks, rng, demand, found.steps)
+        other = cover(shared.kinds, rules, rng, shared.demand, found.steps)
     except TooRareError:
         return found
     return other if other.steps == found.steps and other.repeats <= found.repeats else found
@@ -589,7 +539,7 @@ def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, block
     kinds, _ = projected(codes_T, tiles_T, [int(c) for c in asked])
     batch = max(-(-kinds.tiles // kinds.scarcest), smallest_batch(kinds)) if kinds.classes else 1
     while batch < kinds.tiles:
-        if cover(kinds, batch, None, blocks, np.random.default_rng(0)).repeats == 0:
+        if cover(kinds, RowRules(batch, blocks, None), np.random.default_rng(0)).repeats == 0:
             return batch * blocks
         batch += max(1, batch // 32)
     return kinds.tiles * blocks

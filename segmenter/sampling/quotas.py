@@ -94,11 +94,16 @@ class PartTable:
 
 
 def part_table(
-    counts_NK: NDArray[np.integer], strata: TileStrata | None, names: Sequence[str] | None
+    counts_NK: NDArray[np.integer], strata: TileStrata | None = None, names: Sequence[str] | None = None
 ) -> PartTable:
     """Return the table to plan for: the classes, or each class in each stratum that shows it.
 
     A class shown in only one stratum is one column.
+
+    Args:
+        counts_NK: (tiles, classes) pixels of each class in each tile.
+        strata: strata of the tiles' scale; each class is planned in each stratum that shows it.
+        names: names of the classes.
     """
     classes = range(counts_NK.shape[1])
     if strata is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,29 +32,40 @@ def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int
     return order.reshape(rows, batch)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedKinds:
+    """Kinds of tile that rows are planned by.
+
+    Attributes:
+        new_T: kind of each finer kind of the table.
+        demand: tiles of each class that a row needs; None: one of each.
+    """
+
+    kinds: Kinds
+    new_T: Tiles
+    demand: Demand | None = None
+
+
 def lay_out(
     needed: RequiredKinds,
-    kinds: Kinds,
-    new_T: Tiles,
+    planned: PlannedKinds,
     kind_N: NDArray[np.integer],
     uses_N: Tiles | None,
     batch: int,
     rng: np.random.Generator,
-    demand: Demand | None = None,
 ) -> NDArray[np.int64]:
     """Return (steps, batch) tile indices.
 
     Args:
-        new_T: kind of each finer kind in `kind_N`.
         kind_N: finer kind of each tile.
         uses_N: uses of each tile, together those of `kinds.tiles_T`; None: one of each.
-        demand: tiles of each class that a row needs; None: one of each.
     """
+    kinds, demand = planned.kinds, planned.demand
     if uses_N is None:
         order_U = rng.permutation(len(kind_N)).astype(np.int32)
     else:
         order_U = rng.permutation(np.repeat(np.arange(len(kind_N), dtype=np.int32), uses_N))
-    new_T = narrow(new_T, len(kinds))
+    new_T = narrow(planned.new_T, len(kinds))
     chosen_P, free_U = _tile_places(needed, kinds, new_T[kind_N[order_U]])
     tile_P = order_U[chosen_P]
     if uses_N is not None:
@@ -63,13 +77,13 @@ def lay_out(
     if need_SK is not None:
         fixed_SB[:] = False  # twins are parted at the end
     turn = rng.permutation(needed.steps)
-    grid_SB, fixed_SB, codes_SB = grid_SB[turn], fixed_SB[turn], codes_SB[turn]
+    grid = _Grid(grid_SB[turn], fixed_SB[turn], codes_SB[turn])
     need_SK = None if need_SK is None else need_SK[turn]
     for sweep in range(_SWEEPS):
-        _mix(grid_SB, fixed_SB, codes_SB, kinds.everything, need_SK, sweep, rng)
+        _mix(grid, kinds.everything, need_SK, sweep, rng)
     if need_SK is not None:
-        _part_twins(grid_SB, codes_SB, need_SK, rng)
-    grid_SB = grid_SB[rng.permutation(needed.steps)]
+        _part_twins(grid.tiles_SB, grid.codes_SB, need_SK, rng)
+    grid_SB = grid.tiles_SB[rng.permutation(needed.steps)]
     rng.permuted(grid_SB, axis=1, out=grid_SB)
     return grid_SB.astype(np.int64)
 
@@ -191,20 +205,23 @@ def evenly_drawn(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
     return np.concatenate(rounds) if rounds else np.empty(0, np.int64)
 
 
+class _Grid(NamedTuple):
+    """(steps, batch) tiles of rows, mask of places whose tile stays, and classes of the tiles as bits."""
+
+    tiles_SB: Tiles
+    fixed_SB: NDArray[np.bool_]
+    codes_SB: NDArray[np.unsignedinteger]
+
+
 def _mix(
-    grid_SB: Tiles,
-    fixed_SB: NDArray[np.bool_],
-    codes_SB: NDArray[np.unsignedinteger],
-    everything: int,
-    need_SK: NDArray[np.int32] | None,
-    sweep: int,
-    rng: np.random.Generator,
+    grid: _Grid, everything: int, need_SK: NDArray[np.int32] | None, sweep: int, rng: np.random.Generator
 ) -> None:
     """Swap about half of the tiles between random pairs of rows if both rows still hold what they need.
 
     This is a step of a Metropolis walk whose stationary distribution is uniform over all plans with
     coverage. Rows are in random order, so neighbours are random pairs.
     """
+    grid_SB, fixed_SB, codes_SB = grid
     steps, batch = grid_SB.shape
     half = steps // 2
     if not half or not everything:
@@ -215,7 +232,7 @@ def _mix(
         else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
     )
     shift = int(rng.integers(batch))
-    for array in (grid_SB, fixed_SB, codes_SB):
+    for array in grid:
         array[b] = np.roll(array[b], shift, axis=1)
     bits = rng.integers(0, 256, (half, -(-batch // 8)), np.uint8)
     swap = np.unpackbits(bits, axis=1, count=batch).view(bool) & ~(fixed_SB[a] | fixed_SB[b])

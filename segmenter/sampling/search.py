@@ -17,6 +17,7 @@ from segmenter.sampling.kinds import (
     ONE,
     Demand,
     Kinds,
+    RowRules,
     cover_sizes,
     fewest_rows,
     least_repeats,
@@ -73,50 +74,44 @@ class TooRareError(Exception):
 
 def cover(
     kinds: Kinds,
-    batch: int,
-    max_repeats: int | None,
-    multiple: int,
+    rules: RowRules,
     rng: np.random.Generator,
     demand: Demand | None = None,
     most: int | None = None,
 ) -> RequiredKinds:
-    """Return a cover with every class in each row: the fewest rows of `batch` tiles, then the fewest repeats.
+    """Return a cover with every class in each row: the fewest rows, then the fewest repeats.
 
-    A tile may be used in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
-    rows is a multiple of `multiple`. `demand`: tiles of each class, together at most `batch` a row; None: one
-    of each. With it there are at most `most` rows.
+    `demand`: tiles of each class, together at most a batch a row; None: one of each. With it there are at
+    most `most` rows.
 
     Raises:
         TooRareError: some class cannot be in every row within the limits.
     """
     if demand is None:
-        found = _of_presence(kinds, batch, max_repeats, multiple, rng)
+        found = _of_presence(kinds, rules, rng)
         amounts = Demand.presence(kinds.classes)
-        bound = least_repeats(
-            kinds, amounts.amount_K(found.steps), repeat_limits(kinds, max_repeats, found.steps)
-        )
+        limit_T = repeat_limits(kinds, rules.max_repeats, found.steps)
+        bound = least_repeats(kinds, amounts.amount_K(found.steps), limit_T)
         found = replace(found, bound=bound)
         if found.proven or found.repeats > bound:
             return found
-        return replace(found, proven=found.steps == fewest_rows(kinds, amounts, batch, multiple, max_repeats))
-    fewest = fewest_rows(kinds, demand, batch, multiple, max_repeats, most)
+        return replace(found, proven=found.steps == fewest_rows(kinds, amounts, rules))
+    fewest = fewest_rows(kinds, demand, rules, most)
     if most is not None and fewest > most:
         raise TooRareError(0)
-    found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng, demand)
+    found = _greedy_cover(kinds, rules, fewest, rng, demand)
     if most is not None and found.steps > most:
         raise TooRareError(0)
     return replace(found, proven=found.steps == fewest and found.repeats == found.bound)
 
 
-def _of_presence(
-    kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, rng: np.random.Generator
-) -> RequiredKinds:
+def _of_presence(kinds: Kinds, rules: RowRules, rng: np.random.Generator) -> RequiredKinds:
     """Return a cover with one tile of each class in each row."""
-    fewest = _fewest_steps(kinds, batch, multiple)
-    found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng)
+    fewest = _fewest_steps(kinds, rules.batch, rules.multiple)
+    found = _greedy_cover(kinds, rules, fewest, rng)
     if found.steps == fewest and found.repeats == found.bound:
         return replace(found, proven=True)
-    exact = exact_rows(kinds, batch, max_repeats, multiple, fewest, found.steps, rng)
+    exact = exact_rows(kinds, rules, fewest, found.steps, rng)
     if exact is None:
         return found
     steps, rows = exact
@@ -159,15 +154,10 @@ def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
 
 
 def _greedy_cover(
-    kinds: Kinds,
-    batch: int,
-    max_repeats: int | None,
-    multiple: int,
-    steps: int,
-    rng: np.random.Generator,
-    demand: Demand | None = None,
+    kinds: Kinds, rules: RowRules, steps: int, rng: np.random.Generator, demand: Demand | None = None
 ) -> RequiredKinds:
     """Return a cover of few rows and repeats: the best of several greedy runs."""
+    batch, multiple = rules.batch, rules.multiple
     sizes = _sizes(kinds, batch)
     most_in_row = int(demand.wish_K.max()) // ONE if demand else 1
     while True:
@@ -175,7 +165,7 @@ def _greedy_cover(
         refusal: TooRareError | None = None
         for number in range(_TRIES if steps * len(kinds) * most_in_row <= _TRIES_SIZE else 2):
             try:
-                search = _Greedy(kinds, batch, max_repeats, steps, sizes, rng, demand)
+                search = _Greedy(kinds, rules, steps, sizes, rng, demand)
                 found = search.cover(early=number % 2 == 1)
                 found = _by_row(found, kinds) if demand else _trimmed(found, kinds, batch, multiple)
             except TooRareError as error:
@@ -218,13 +208,13 @@ class _Greedy:
     def __init__(
         self,
         kinds: Kinds,
-        batch: int,
-        max_repeats: int | None,
+        rules: RowRules,
         steps: int,
         sizes: NDArray[np.int8] | None,
         rng: np.random.Generator,
         demand: Demand | None,
     ) -> None:
+        batch, max_repeats = rules.batch, rules.max_repeats
         self._kinds, self._batch, self._steps, self._sizes, self._rng = kinds, batch, steps, sizes, rng
         self._crowded = batch < kinds.classes
         # What rows still need of each class; without a demand the bits of `_lack_S` say it all.

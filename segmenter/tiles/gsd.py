@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError, DatasetError
+from segmenter.base.files import on_disk
 from segmenter.base.threads import in_threads
 from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
@@ -29,7 +30,6 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import as_type
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.sampling import TileStrata
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
@@ -49,7 +49,7 @@ _RANDOM_ATTEMPTS = 3
 
 def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
     """Return all scenes, or a limited number at even distances: reading a header takes 3 ms, or a request."""
-    most = _MOST_REMOTE if any(isinstance(scene.image, RemotePath) for scene in scenes) else _MOST
+    most = _MOST if all(on_disk(scene.image) for scene in scenes) else _MOST_REMOTE
     if len(scenes) <= most:
         return scenes
     return [scenes[i] for i in np.linspace(0, len(scenes) - 1, most).round().astype(int)]

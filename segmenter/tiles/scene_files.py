@@ -6,64 +6,49 @@ and paths do not count. At most as much is read as in one pass of training.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from segmenter.base.errors import SegmenterError
-from segmenter.base.files import read_regular, write_whole
-from segmenter.base.sealed import sealed, unsealed
+from segmenter.base.files import on_disk
+from segmenter.base.keyed_folder import KeyedFolder, read_sealed
+from segmenter.base.sealed import sealed
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import file_digest, stamp_of
 from segmenter.tiles.index import cache_folder
 
 _QUICK = 1000
 """Images whose digests take no time worth a bar."""
-_REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
+_REMOTE = "remote-files.json"
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
     """Return digests of the scenes' files; those of remote files are cached until a file changes."""
-    cached = _Kept(cache / _REMOTE)
+    folder = KeyedFolder(cache)
+    known: dict[str, str] = folder.load(_REMOTE, lambda path: dict(json.loads(read_sealed(path)))) or {}
+    before = len(known)
 
-    def both(scene: Scene) -> tuple[str, str]:
-        return cached.digest(scene.image), "" if scene.label is None else cached.digest(scene.label)
-
-    pairs = list(in_threads(both, scenes, description="files", unit="scene", progress=progress))
-    cached.save()
-    return {scene.name: pair for scene, pair in zip(scenes, pairs, strict=True)}
-
-
-class _Kept:
-    """Cached digests of remote files; rereading them would dominate a training's requests."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._new = path, False
-        self._known: dict[str, str] = {}
-        with contextlib.suppress(SegmenterError):  # not written yet
-            cached = unsealed(read_regular(path, _MOST_KEPT)) or {}
-            self._known = {name: str(value) for name, value in cached.items()}
-
-    def digest(self, path: Path) -> str:
-        if not isinstance(path, RemotePath):
+    def one(path: Path) -> str:
+        if on_disk(path):
             return file_digest(path)
         stamp = stamp_of(path)
         key = f"{path} {stamp.key}"
-        if key not in self._known or not stamp.file[2]:
-            self._known[key], self._new = file_digest(path), True
-        return self._known[key]
+        if key not in known or not stamp.file[2]:
+            known[key] = file_digest(path)
+        return str(known[key])
 
-    def save(self) -> None:
-        if self._new:
-            with contextlib.suppress(SegmenterError):  # then they are read again
-                write_whole(self._path, sealed(json.dumps(self._known)).encode())
+    def both(scene: Scene) -> tuple[str, str]:
+        return one(scene.image), "" if scene.label is None else one(scene.label)
+
+    pairs = list(in_threads(both, scenes, description="files", unit="scene", progress=progress))
+    if len(known) > before:  # rereading remote files would dominate a training's requests
+        folder.save(_REMOTE, sealed(json.dumps(known)).encode())
+    return {scene.name: pair for scene, pair in zip(scenes, pairs, strict=True)}
 
 
 def image_digests(dataset: Dataset) -> dict[str, str]:

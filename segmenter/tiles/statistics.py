@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, SegmenterError, shortened
-from segmenter.base.files import read_regular, write_whole
-from segmenter.base.sealed import sealed, unsealed
+from segmenter.base.errors import DatasetError
+from segmenter.base.keyed_folder import KeyedFolder, read_sealed
+from segmenter.base.sealed import sealed
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
@@ -148,8 +148,8 @@ def band_statistics(
     scenes = _some(dataset.of(split), _MOST_SCENES)
     if not scenes:
         raise DatasetError(dataset.root, expected=f"{split} scenes to take statistics of, there are none")
-    path = cache_folder(dataset) / f"bands-{_key(dataset, scenes, most_pixels)}.json"
-    cached = _load(path)
+    folder, name = KeyedFolder(cache_folder(dataset)), f"bands-{_key(dataset, scenes, most_pixels)}.json"
+    cached = folder.load(name, _load)
     if cached is not None:
         return cached
     infos = _same_kind(dataset, scenes)
@@ -160,7 +160,7 @@ def band_statistics(
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
         raise DatasetError(dataset.root, f"no {split} scene has a pixel with {what}")
     statistics = _statistics(moments, infos[0].dtype, sample_NC)
-    _save(path, statistics)
+    folder.save(name, _bytes_of(statistics))
     return statistics
 
 
@@ -313,25 +313,14 @@ def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
     return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": _RULE})
 
 
-def _load(path: Path) -> BandStatistics | None:
-    """Load statistics of an earlier call; if damaged or of another format, None and a line on stderr."""
-    if not path.exists():
-        return None
-    try:
-        cached = unsealed(read_regular(path))
-        if cached is None or cached["format"] != _FORMAT:
-            raise ValueError("its checksum or its format is another")
-        arrays = {f"{name}_C": np.array(cached[name], np.float64) for name in _NAMES}
-        return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], **arrays)
-    except (SegmenterError, ValueError, TypeError, KeyError) as error:
-        say(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", aside=True)
-        return None
+def _load(path: Path) -> BandStatistics:
+    cached = json.loads(read_sealed(path))
+    if cached["format"] != _FORMAT:
+        raise ValueError("its format is another")
+    arrays = {f"{name}_C": np.array(cached[name], np.float64) for name in _NAMES}
+    return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], **arrays)
 
 
-def _save(path: Path, statistics: BandStatistics) -> None:
+def _bytes_of(statistics: BandStatistics) -> bytes:
     data = {"format": _FORMAT} | {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
-    text = sealed(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype}))
-    try:
-        write_whole(path, text.encode())
-    except SegmenterError as error:
-        say(f"band statistics are not kept: {error}", aside=True)
+    return sealed(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype})).encode()

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
-from segmenter.base.files import gibibytes
+from segmenter.base.files import gibibytes, on_disk
 from segmenter.base.invocation import invocation
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
@@ -30,7 +30,6 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
 from segmenter.tiles.cache.folder import CacheFolder, PackJob, bytes_read, key_of, pack
@@ -100,7 +99,7 @@ class SceneStore:
                     key = key_of(self._dataset, scene, kind)
                     if key is not None and (array := self._folder.find(key)) is not None:
                         self._packed[i, kind] = array
-            if self._folder.hold({one.pack.path: one.pack for one in self._packed.values()}.values()):
+            if self._folder.hold(dict.fromkeys(one.pack.path.name for one in self._packed.values())):
                 return
             self._folder.look()  # some have just been removed
         self._packed = {}
@@ -238,7 +237,7 @@ class SceneStore:
         remote = [
             i
             for i, scene in enumerate(self._scenes)
-            if isinstance(scene.image, RemotePath) and (i, "image") not in self._packed
+            if not on_disk(scene.image) and (i, "image") not in self._packed
         ]
         if not remote:
             return ""
@@ -307,7 +306,7 @@ def _most_open() -> int:
 
 def tell_leftovers(folder: CacheFolder) -> None:
     """Remove leftovers of killed processes, and report them."""
-    if left := folder.sweep():
+    if left := folder.remove_unfinished():
         say(f"{folder.path}: half-written packs that killed processes left, removed: {left}", aside=True)
 
 

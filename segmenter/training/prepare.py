@@ -26,7 +26,7 @@ from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_res
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import Digests, changed_file
 from segmenter.runs.score_files import folds_in
-from segmenter.sampling import Plan, held_by_rows, mean_uses, part_title, plan
+from segmenter.sampling import Plan, held_by_rows, mean_uses, part_table, part_title, plan
 from segmenter.sampling.quotas import Part, Quota, tiles_of_parts
 from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
@@ -258,12 +258,8 @@ def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
     """Return the plan of an epoch under a recipe; `names`: names of the classes."""
     batch, rules = recipe.training.global_batch, recipe.sampling
-    return plan(
-        *(index.counts_NK, batch, rules, recipe.seed, epoch),
-        names=names,
-        replicas=replicas,
-        strata=index.strata,
-    )
+    table = part_table(index.counts_NK, index.strata, names)
+    return plan(table, batch, rules, recipe.seed, epoch, replicas=replicas)
 
 
 def describe_plan(first: Plan, sampling: SamplingConfig, index: TileIndex, names: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from segmenter.base.errors import ConfigError, DatasetError, LabelError
 from segmenter.config.reading import default_recipe, recipe_from
 from segmenter.config.recipe import SamplingConfig
 from segmenter.diagnosis import diagnose as diagnosis_of
-from segmenter.sampling import plan
+from segmenter.sampling import part_table, plan
 from segmenter.tiles.index import build_index
 from tests.helpers.refusals import refused
 
@@ -45,7 +45,7 @@ def test_a_plan_is_that_of_a_training(counts: Any) -> None:
 def test_quotas_are_those_of_a_training(counts: Any) -> None:
     asked: dict[str, Any] = {"quota": "rarity", "lift": 2.0, "quotas": {"y": 3}}
     made = plan_epoch(counts, 12, seed=3, classes="wxyz", **asked)
-    expected = plan(counts, 12, SamplingConfig(**asked), 3, 0, names="wxyz")
+    expected = plan(part_table(counts, names="wxyz"), 12, SamplingConfig(**asked), 3, 0)
     np.testing.assert_array_equal(made.batches, expected.rows_SB)
     assert made.tiles["y"] == 3
     assert f"{made.tiles['z']:.1f}" in repr(made)

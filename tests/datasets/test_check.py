@@ -17,7 +17,8 @@ from rasterio.warp import transform
 
 from datasets.check import CheckReport, check_dataset
 from datasets.commands import call as main
-from datasets.leaks import AuditedScene, find_leaks, pieces
+from datasets.contents import pieces
+from datasets.leaks import AuditedScene, find_leaks
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size

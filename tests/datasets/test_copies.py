@@ -1,6 +1,7 @@
 """Copies and windows of one picture are found by their pixels under any names; look-alikes are not."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,19 @@ import rasterio
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
-from datasets.leaks import AuditedScene, Leak, find_leaks, looks_of
+from datasets.contents import Contents
+from datasets.copies import proved
+from datasets.landmarks import Guess
+from datasets.leaks import AuditedScene, Leak, find_leaks
 from datasets.neighbours import borders_of, pictures_of
+from segmenter.grid.geometry import Size
 from segmenter.grid.scenes import Scene
 from segmenter.raster import raster_info
 
 Image = NDArray[np.uint8]
 
 
+@cache
 def land(seed: int, size: tuple[int, int] = (300, 340)) -> Image:
     """Return an image (H, W, 3) of things of many sizes."""
     rng = np.random.default_rng(seed)
@@ -42,7 +48,7 @@ def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
     for i, image in enumerate(images):
         path = stored(folder / f"{'qwertz'[i]}", image, quality if i else 0)
         scene = Scene(path.stem, path, None, path.stem, "test" if i else "train")
-        seen.append(AuditedScene(scene, None, raster_info(path), landmarks=looks_of(path, None).landmarks))
+        seen.append(AuditedScene(scene, None, raster_info(path), landmarks=Contents().image(path).landmarks))
     return find_leaks(seen)
 
 
@@ -57,6 +63,7 @@ def smaller(image: Image, factor: float) -> Image:
     return sized
 
 
+SEEDS = [31, 32]
 COPIES: dict[str, Callable[[Image], Image]] = {
     "a quarter in common": lambda image: image[113:, 97:],
     "a strip in common": lambda image: image[:, 181:],
@@ -72,14 +79,36 @@ COPIES: dict[str, Callable[[Image], Image]] = {
 
 
 @pytest.mark.parametrize("kind", COPIES)
-@pytest.mark.parametrize("seed", [31, 32])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_copies_of_other_pixels_are_leaks(kind: str, seed: int, tmp_path: Path) -> None:
     image = land(seed)
     (leak,) = leaks(tmp_path, image, np.ascontiguousarray(COPIES[kind](image)), land(seed + 100))
     assert {leak.first.name, leak.second.name} == {"q", "w"}
 
 
-@pytest.mark.parametrize("seed", [41, 42])
+SMALL: dict[str, Callable[[Image], Image]] = {
+    "half in common": lambda image: image[3:131, 64:192],
+    "a quarter away, turned": lambda image: np.rot90(image[33:161, 31:159]),
+    "half as large": lambda image: smaller(image[:128, :128], 0.5),
+    "two thirds as large": lambda image: smaller(image[:128, :128], 0.67),
+    "noisy": lambda image: (
+        (image[:128, :128] + np.random.default_rng(2).normal(0, 9, (128, 128, 3)))
+        .clip(0, 255)
+        .astype(np.uint8)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_small_tiles_of_one_picture_are_leaks(kind: str, seed: int, tmp_path: Path) -> None:
+    image = land(seed)
+    copy = np.ascontiguousarray(SMALL[kind](image))
+    (leak,) = leaks(tmp_path, image[:128, :128], copy, land(seed + 100)[:128, :128])
+    assert {leak.first.name, leak.second.name} == {"q", "w"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_recompressed_copies_are_leaks(seed: int, tmp_path: Path) -> None:
     image = land(seed, (256, 256))
     assert len(leaks(tmp_path, image, image, land(seed + 100), quality=60)) == 1
@@ -100,6 +129,19 @@ def test_what_only_looks_alike_is_no_leak(tmp_path: Path) -> None:
         assert leaks(folder, noisy(plain), noisy(plain), noisy(np.roll(plain, 19, axis=0))) == []
     exact = (fields[..., None] * np.ones(3)).astype(np.uint8)
     assert leaks(tmp_path, exact, np.roll(exact, 57, axis=0)) == [], "a pattern lies over itself"
+
+
+@pytest.mark.parametrize("scale", [0.34, 0.45, 0.5, 0.7, 1.0])
+def test_one_strong_corner_proves_nothing(scale: float) -> None:
+    """Two fields in two forests: their corners fit, whatever lies around them."""
+    rows, cols = np.indices((128, 128))
+    corner = 80.0 * ((rows > 87) & (cols < 88))
+    fields = [gaussian_filter(land(seed)[:128, :128].mean(axis=2) / 12, 1) + corner for seed in (61, 62)]
+    reads = [lambda window, each=each: each[window.slices()].astype(np.float32) for each in fields]
+    sizes, away = (Size(128, 128), Size(128, 128)), 87.5 * (1 - scale)
+    guess = Guess(0, 1, np.array([[scale, 0, away], [0, scale, away]]), 4)
+    assert proved(guess, sizes, (reads[0], reads[1])) is None
+    assert proved(Guess(0, 1, np.eye(2, 3), 4), sizes, (reads[0], reads[0])) is not None
 
 
 def test_tiles_of_a_picture_are_neighbours_by_borders_and_numbers() -> None:

@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.runs.log import log_line
-from segmenter.sampling import plan
+from segmenter.sampling import part_table, plan
 from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import TileIndex, build_index
 from tests.helpers.refusals import refused
@@ -202,7 +202,7 @@ def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path, by_h
     assert ("without the recipe's quotas" in found["limit"]["why"]) == bool(by_hand)
     for one in found["quotas"]:
         rules: Data = {"quota": "rarity", "lift": one["lift"]} if one["lift"] else {}
-        result = plan(counts, 16, SamplingConfig(quotas=by_hand, **rules), 5, 0, names="abcd")
+        result = plan(part_table(counts, names="abcd"), 16, SamplingConfig(quotas=by_hand, **rules), 5, 0)
         assert (one["steps"], one["repeats"]) == (result.steps, result.coverage_repeats)
         assert one["tiles"] == [result.mean_tiles.get(c, 0) for c in range(counts.shape[1])]
         shown = (counts >= 32)[result.rows_SB].sum(axis=(0, 1))

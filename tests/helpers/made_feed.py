@@ -10,7 +10,7 @@ import numpy as np
 from datasets import load_dataset
 from segmenter.base.errors import RasterError
 from segmenter.config.reading import load_recipe
-from segmenter.sampling import Plan, plan
+from segmenter.sampling import Plan, part_table, plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.orders import BatchShape
@@ -62,8 +62,8 @@ def loader_and_plan(recipe_file: Path, *settings: str, replicas: int = 1) -> tup
     dataset = load_dataset(recipe)
     index: TileIndex = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
-    keys = (index.counts_NK, BATCH, recipe.sampling, recipe.seed, 1)
-    rows = plan(*keys, names=dataset.classes.names, replicas=replicas)
+    table = part_table(index.counts_NK, names=dataset.classes.names)
+    rows = plan(table, BATCH, recipe.sampling, recipe.seed, 1, replicas=replicas)
     return BatchLoader(recipe, index, store, statistics_of(BANDS), (BATCH // replicas,) * replicas), rows
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import rasterio
 import shapely
 from numpy.typing import NDArray
+from rasterio.enums import Resampling
 
 from tests.helpers import made_folders as made
 
@@ -475,6 +477,27 @@ def shifted(to: Folder) -> None:
         to.save(f"images/s{i}.tif", picture(label, i), i)
         moved = place["transform"] @ type(place["transform"]).translation(0.6 if i % 2 else 0.4, 0)
         made.save(to.root / f"labels/s{i}.tif", label, crs=place["crs"], transform=moved)
+
+
+def averaged_overviews(to: Folder) -> None:
+    """Overviews have values between those of two classes; the pixels have not."""
+    for i in range(8):
+        label = np.array([1, 2, 9], np.uint8)[field_of(i)]
+        to.save(f"images/s{i}.tif", picture(label, i), i)
+        to.save(f"labels/s{i}.tif", label, i)
+        with rasterio.open(to.root / f"labels/s{i}.tif", "r+") as file:
+            file.build_overviews([2, 4], Resampling.average)
+
+
+def two_latitudes(to: Folder) -> None:
+    """Pixels of a web map are as wide on the ground as at the equator, times the cosine of the latitude."""
+    side = 0.5971642834779395
+    for i in range(8):
+        north = 8_399_737.8898 if i % 2 else 0.0  # at 60 degrees
+        place = {"crs": "EPSG:3857", "transform": rasterio.Affine(side, 0, 1e6 + 100 * i, 0, -side, north)}
+        label = field_of(i)
+        made.save(to.root / f"images/s{i}.tif", picture(label, i), **place)
+        made.save(to.root / f"labels/s{i}.tif", label, **place)
 
 
 def without_test_masks(to: Folder) -> None:

@@ -124,6 +124,27 @@ def test_secrets_are_in_no_text() -> None:
     assert joined("/vsis3/b/p/", "q/a b.tif") == "/vsis3/b/p/q/a b.tif"
 
 
+def test_an_address_is_no_path_of_a_disk() -> None:
+    """Whatever opens files by name refuses it, and opens nothing of the masked name."""
+    signed = RemotePath.of("https://host/a/b.tif?token=secret")
+    for opener in (os.fspath, open, Path, os.stat, os.path.realpath):
+        with pytest.raises(TypeError):
+            opener(signed)  # type: ignore[operator]
+    assert (signed.exists(), signed.is_file(), signed.is_dir()) == (False, False, False)
+    with pytest.raises(AttributeError, match="no file of a disk"):
+        signed.unlink()
+    root = RemotePath.of("https://host/a")
+    assert (root / "b.tif").relative_to(root).as_posix() == "b.tif"
+    assert (root / "b.tif").is_relative_to(root)
+    assert sorted([Path("/z"), root / "b", Path("/a"), root]) == [Path("/a"), root, root / "b", Path("/z")]
+    assert ((root / "b.tif").name, (root / "b.tif").stem, (root / "b.tif").suffix) == ("b.tif", "b", ".tif")
+    other = RemotePath.of("https://host/a/b.tif?token=another")
+    assert str(other) == str(signed)
+    assert other != signed
+    assert pickle.loads(pickle.dumps(signed)) == signed
+    assert signed.absolute() == signed.resolve() == signed
+
+
 def test_gdal_gets_the_endpoint_that_amazons_tools_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_S3_ENDPOINT", "AWS_HTTPS", "AWS_VIRTUAL_HOSTING", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)

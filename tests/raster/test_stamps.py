@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.grid.geometry import Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
 from segmenter.raster import KnownRasters, LabelRaster, open_raster
 from segmenter.raster import opening_cache as known
@@ -109,9 +109,9 @@ def count_full(monkeypatch: Any) -> list[Path]:
         return open_raster(path, *rest)
 
     class Label(LabelRaster):
-        def __init__(self, path: Path, *rest: Any) -> None:
+        def __init__(self, path: Path, *rest: Any, **options: Any) -> None:
             opened.append(path)
-            super().__init__(path, *rest)
+            super().__init__(path, *rest, **options)
 
     monkeypatch.setattr(known, "open_raster", image)
     monkeypatch.setattr(known, "LabelRaster", Label)
@@ -164,6 +164,51 @@ def test_a_label_is_opened_in_full_once_and_keeps_its_palette(
         with files.label(path, known) as again:
             np.testing.assert_array_equal(again.ids(), expected, strict=True)
     assert opened == [path]
+
+
+PARTS = [(None, None), (Window(3, 5, 17, 11), None), (None, Size(7, 19)), (Window(2, 1, 9, 20), Size(4, 13))]
+KEPT: dict[str, dict[str, Any]] = {
+    "codes": {},
+    "a nodata value": {"nodata": 3},
+    "a palette": {"colours": {i: (10 * i, 7, i) for i in range(9)}},
+}
+
+
+@pytest.mark.parametrize("form", KEPT)
+@pytest.mark.parametrize("expand", [False, True])
+def test_a_label_whose_pixels_are_kept_reads_as_its_file(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any, form: str, expand: bool
+) -> None:
+    path = make_geotiff("l.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8), **KEPT[form])
+    settle(path)
+    opened, files = count_full(monkeypatch), KnownRasters(labels=True)
+    for window, shape in PARTS * 2:
+        with (
+            files.label(path, expand_palette=expand) as kept,
+            LabelRaster(path, expand_palette=expand) as label,
+        ):
+            assert kept.info == label.info
+            for own, expected in zip(
+                kept.stored(window, shape=shape), label.stored(window, shape=shape), strict=True
+            ):
+                np.testing.assert_array_equal(own, expected, strict=True)
+    assert opened == [path]
+    path.write_bytes(make_geotiff("m.tif", np.full((*SIZE, 1), 7, np.uint8)).read_bytes())
+    with files.label(path) as anew:
+        assert (anew.stored()[0] == 7).all()
+
+
+def test_a_label_with_a_mask_is_not_kept(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any
+) -> None:
+    values = rng.integers(0, 9, (*SIZE, 1), np.uint8)
+    path = make_geotiff("l.tif", values, masks=np.indices(SIZE).sum(0) % 2 == 0)
+    settle(path)
+    files = KnownRasters(labels=True)
+    for _ in range(2):
+        with files.label(path) as again, LabelRaster(path) as anew:
+            for own, expected in zip(again.stored(), anew.stored(), strict=True):
+                np.testing.assert_array_equal(own, expected, strict=True)
 
 
 def test_what_has_changed_is_opened_in_full(

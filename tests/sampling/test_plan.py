@@ -1,22 +1,35 @@
 """Law 1, coverage: each promised class in every row, every tile used, repeats where forced, else random."""
 
 import zlib
-from inspect import signature
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import segmenter
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
-from segmenter.sampling import Plan, batch_without_repeats, held_by_rows, order_for_replicas, plan, plan_epoch
+from segmenter.sampling import (
+    Plan,
+    Rules,
+    batch_without_repeats,
+    held_by_rows,
+    order_for_replicas,
+    part_table,
+    plan,
+    planned_rows,
+)
 from segmenter.sampling.plan import classes_seen
 from tests.helpers.class_tables import table
 from tests.helpers.refusals import refused
 
 RELAXED = SamplingConfig()
+
+
+def plan_epoch(counts: np.ndarray, batch: int, **rules: Any) -> np.ndarray:
+    """The rows of a plan by rules."""
+    return planned_rows(counts, batch, Rules(**rules)).rows_SB
 
 
 def check(result: Plan, counts: np.ndarray, batch: int, most: int | None) -> None:
@@ -151,14 +164,14 @@ def test_strict_refuses_and_says_what_would_do_or_that_nothing_would() -> None:
     strict = SamplingConfig(coverage="strict")
     said = r"car is held by 4 tiles, an epoch has 11 steps.*of 25 would do"
     with pytest.raises(DatasetError, match=said):
-        plan(counts, 10, strict, 0, 0, names=("road", "car"))
+        plan(part_table(counts, names=("road", "car")), 10, strict, 0, 0)
     assert plan(counts, 25, strict, 0, 0).coverage_repeats == 0
 
     counts = np.full((100, 2), 99)
     counts[:, 1] = 0
     counts[3, 1] = 20
     with refused(DatasetError, fault="holds 32 pixels"):
-        plan(counts, 10, SamplingConfig(coverage="strict"), 0, 0, names=("road", "car"))
+        plan(part_table(counts, names=("road", "car")), 10, SamplingConfig(coverage="strict"), 0, 0)
 
 
 def test_the_batch_that_would_do_does_also_where_classes_exclude_each_other() -> None:
@@ -231,9 +244,7 @@ def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
 def test_the_planner_s_defaults_are_those_of_recipes() -> None:
     fields = SamplingConfig.model_fields
     own = {"min_pixels": "min_pixels", "max_repeats": "max_repeats_per_tile"}
-    for function in (plan_epoch, segmenter.plan_epoch):
-        known = signature(function).parameters
-        assert all(known[name].default == fields[own[name]].default for name in own)
+    assert all(getattr(Rules(), name) == fields[own[name]].default for name in own)
 
 
 def test_many_classes() -> None:

@@ -181,22 +181,28 @@ def test_steps_are_no_more_than_needed(seed: int) -> None:
 def test_what_is_asked_by_hand_is_given_where_the_tiles_allow_it() -> None:
     counts = table(900, [0.9, 0.3, 0.05], 4)
     names = ["land", "road", "car"]
-    result = plan(counts, 16, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=9), 0, 0, names=names)
+    result = plan(
+        part_table(counts, names=names), 16, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=9), 0, 0
+    )
     car = dict(zip(result.promised, result.quotas, strict=True))[2]
     assert (car.wished, car.given) == (3, 3)
     assert ((counts >= 32)[result.rows_SB].sum(axis=1)[:, 2] >= 3).all()
-    few = plan(counts, 16, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=1), 0, 0, names=names)
+    few = plan(
+        part_table(counts, names=names), 16, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=1), 0, 0
+    )
     check(few, counts, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=1))
     car = dict(zip(few.promised, few.quotas, strict=True))[2]
     assert 1 < car.given < car.wished == 3
     with pytest.raises(DatasetError, match=r"boat"):
-        plan(counts, 16, SamplingConfig(quotas={"boat": 3}), 0, 0, names=names)
+        plan(part_table(counts, names=names), 16, SamplingConfig(quotas={"boat": 3}), 0, 0)
 
 
 def test_by_hand_a_class_is_used_for_its_amount_alone() -> None:
     """In place of its odds: so that it can have fewer tiles than these would give it."""
     counts, names = table(600, [0.9, 0.4, 0.05], 4), ["land", "road", "car"]
-    by_odds, few = (plan(counts, 16, rarity(quotas=quotas), 0, 0, names=names) for quotas in ({}, {"car": 1}))
+    by_odds, few = (
+        plan(part_table(counts, names=names), 16, rarity(quotas=quotas), 0, 0) for quotas in ({}, {"car": 1})
+    )
     held = (counts >= 32)[:, 2]
     assert held[by_odds.rows_SB].sum() > 4 * held.sum()
     assert few.least_tiles[2] == 1
@@ -209,11 +215,11 @@ def test_a_quota_holds_whatever_else_there_is() -> None:
     config = SamplingConfig(quotas={"c1": 5})
     names = [f"c{i}" for i in range(8)]
     counts = np.full((40, 2), 4000)
-    result = plan(counts, 8, config, 0, 0, names=names[:2])
+    result = plan(part_table(counts, names=names[:2]), 8, config, 0, 0)
     assert (result.quotas[1], result.least_tiles) == ((5, 5), {0: 1, 1: 5})
     counts = np.zeros((100, 8), int)
     counts[:, 0], counts[:50, 1], counts[99, 2] = 4000, 200, 50  # c2 in one tile, c3 to c7 in none
-    result = plan(counts, 8, SamplingConfig(quotas={"c1": 4}), 0, 0, names=names)
+    result = plan(part_table(counts, names=names), 8, SamplingConfig(quotas={"c1": 4}), 0, 0)
     assert (result.promised, result.best_effort) == ((0, 1), (2,))
     assert result.quotas[1] == (4, 4)
     check(result, counts, config)
@@ -224,7 +230,7 @@ def test_a_quota_holds_whatever_else_there_is() -> None:
 def test_amounts_that_do_not_fit_into_a_step_shrink_and_are_named() -> None:
     counts = table(300, [0.9, 0.6, 0.5], 7)
     quotas = {"a": 8, "b": 8}
-    result = plan(counts, 16, SamplingConfig(quotas=quotas), 0, 0, names=list("abc"))
+    result = plan(part_table(counts, names=list("abc")), 16, SamplingConfig(quotas=quotas), 0, 0)
     assert [quota.wished for quota in result.quotas] == [8, 8, 1]
     assert sum(quota.given for quota in result.quotas) <= 16
     assert min(quota.given for quota in result.quotas[:2]) > 7
@@ -237,7 +243,7 @@ def test_a_class_shares_its_tiles_among_the_scales_that_are_promised_it() -> Non
     counts[:97, 1] = counts[597:, 1] = 50
     strata = TileStrata((np.arange(600) >= 590).astype(np.int32), ("0.3–1 m", "1–4 m"))
     config = SamplingConfig(quotas={"car": 4}, scale_strata=(0.3, 1.0))
-    result = plan(counts, 16, config, 0, 0, names=["land", "car"], strata=strata)
+    result = plan(part_table(counts, strata, ["land", "car"]), 16, config, 0, 0)
     of_car = [quota for part, quota in zip(result.parts, result.quotas, strict=True) if part.class_id == 1]
     assert [quota.wished for quota in of_car] == [4]  # at 1–4 m there are three tiles, too few to be promised
 
@@ -276,7 +282,7 @@ def test_each_class_has_a_quota_at_each_scale() -> None:
     counts, rng = table(600, [0.9, 0.4, 0.1], 6), np.random.default_rng(6)
     strata = TileStrata(rng.integers(0, 2, 600).astype(np.int32), ("0.3–1 m", "1–4 m"))
     config = SamplingConfig(quota="rarity", scale_strata=(0.3, 1.0))
-    result = plan(counts, 32, config, 0, 0, names=["land", "road", "car"], strata=strata)
+    result = plan(part_table(counts, strata, ["land", "road", "car"]), 32, config, 0, 0)
     assert len(result.quotas) == len(result.parts) == 6
     for part, quota in zip(result.parts, result.quotas, strict=True):
         there = (counts[:, part.class_id] >= 32) & (strata.number_N == part.stratum)
@@ -310,7 +316,7 @@ def rows_hold(rows_SB: np.ndarray, counts: np.ndarray, strata: TileStrata, part:
 @given(st.integers(20, 150), st.integers(2, 3), st.integers(1, 4), st.integers(0, 999))
 def test_every_row_holds_every_class_at_every_scale(tiles: int, strata: int, classes: int, seed: int) -> None:
     counts, by_scale = strata_table(tiles, strata, classes, seed)
-    result = plan(counts, 16, CONFIG, seed, 1, strata=by_scale)
+    result = plan(part_table(counts, by_scale), 16, CONFIG, seed, 1)
     for part in result.promises:
         assert rows_hold(result.rows_SB, counts, by_scale, part).all()
     for c in range(classes):
@@ -325,7 +331,7 @@ def test_every_row_holds_every_class_at_every_scale(tiles: int, strata: int, cla
 
 def test_the_classes_alone_would_not_hold_them_at_every_scale() -> None:
     counts, by_scale = strata_table(150, 3, 3, 0)
-    plain, split = (plan(counts, 16, CONFIG, 0, 0, strata=s) for s in (None, by_scale))
+    plain, split = (plan(part_table(counts, s), 16, CONFIG, 0, 0) for s in (None, by_scale))
     parts = split.parts
     assert len(parts) == 9
     assert all(rows_hold(split.rows_SB, counts, by_scale, part).all() for part in parts)
@@ -338,7 +344,7 @@ def test_a_class_too_rare_at_each_scale_is_still_promised_as_a_whole() -> None:
     counts[:, 1] = 500
     counts[:9, 0] = 100
     by_scale = TileStrata(np.arange(480, dtype=np.int32) % 3, TITLES)
-    result = plan(counts, 16, CONFIG, 0, 0, strata=by_scale)
+    result = plan(part_table(counts, by_scale), 16, CONFIG, 0, 0)
     assert result.steps >= 30
     assert result.promised == (0, 1)
     assert result.best_effort == ()
@@ -350,7 +356,7 @@ def test_a_class_too_rare_at_each_scale_is_still_promised_as_a_whole() -> None:
 def test_one_stratum_is_the_plan_of_the_classes() -> None:
     counts, _ = strata_table(90, 1, 4, 3)
     alone = TileStrata(np.zeros(90, np.int32), ("0.5 m",))
-    split, plain = plan(counts, 8, CONFIG, 2, 5, strata=alone), plan(counts, 8, CONFIG, 2, 5)
+    split, plain = plan(part_table(counts, alone), 8, CONFIG, 2, 5), plan(counts, 8, CONFIG, 2, 5)
     assert split.fingerprint == plain.fingerprint
     assert (split.promised, split.best_effort) == (plain.promised, plain.best_effort)
 
@@ -361,23 +367,23 @@ def test_what_cannot_be_planned_names_the_class_at_its_scale() -> None:
     by_scale = TileStrata((np.arange(120) // 60).astype(np.int32), TITLES[:2])
     expected = r"of 4 tiles cannot hold all 6 classes \(water at 0.05–0.3 m, water at 0.3–1 m, road at"
     with pytest.raises(DatasetError, match=expected):
-        plan(counts, 4, CONFIG, 0, 0, names=NAMES, strata=by_scale)
+        plan(part_table(counts, by_scale, NAMES), 4, CONFIG, 0, 0)
 
     counts = np.full((64, 2), 100, np.int64)
     by_scale = TileStrata(np.r_[0, np.ones(63)].astype(np.int32), TITLES[:2])
     strict = CONFIG.model_copy(update={"coverage": "strict"})
     with refused(DatasetError, fault="water at 0.05–0.3 m"):
-        plan(counts, 8, strict, 0, 0, names=NAMES[:2], strata=by_scale)
+        plan(part_table(counts, by_scale, NAMES[:2]), 8, strict, 0, 0)
 
     counts, by_scale = np.full((90, 16), 100, np.int64), TileStrata(np.arange(90, dtype=np.int32) % 3, TITLES)
     with refused(DatasetError, where="scale_strata", got="16 and 48"):
-        plan(counts, 64, CONFIG, 0, 0, strata=by_scale)
+        plan(part_table(counts, by_scale), 64, CONFIG, 0, 0)
 
 
 def test_each_replica_gets_every_class_at_every_scale_where_that_is_asked_for() -> None:
     counts, by_scale = strata_table(300, 2, 3, 4)
     guarantee = CONFIG.model_copy(update={"per_replica": "guarantee"})
-    result = plan(counts, 32, guarantee, 0, 0, replicas=4, strata=by_scale)
+    result = plan(part_table(counts, by_scale), 32, guarantee, 0, 0, replicas=4)
     assert (result.blocks, len(result.parts)) == (4, 6)
     for block in np.split(result.rows_SB, 4, axis=1):
         assert all(rows_hold(block, counts, by_scale, part).all() for part in result.parts)
@@ -394,7 +400,7 @@ def test_a_part_has_the_pixels_of_its_stratum_alone() -> None:
 def test_by_hand_a_class_that_every_tile_holds_needs_no_place(quotas: dict[str, int]) -> None:
     counts, names = np.zeros((48, 4), np.int64), [f"c{i}" for i in range(4)]
     counts[:, :2], counts[:24, 2], counts[12:, 3] = 100, 100, 100
-    result = plan(counts, 4, SamplingConfig(quotas=quotas), 0, 0, names=names)
+    result = plan(part_table(counts, names=names), 4, SamplingConfig(quotas=quotas), 0, 0)
     held_SK = (counts[result.rows_SB] >= 32).sum(axis=1)
     assert {
         name: min(held_SK[:, names.index(name)]) >= tiles for name, tiles in quotas.items()

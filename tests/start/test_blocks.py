@@ -14,7 +14,7 @@ from affine import Affine
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.ndimage import maximum_filter
+from scipy.ndimage import gaussian_filter, maximum_filter
 
 from datasets import load_dataset
 from datasets.blocks import BlockGrid, block_parts
@@ -30,6 +30,7 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import SPLITS, Scene
 from segmenter.raster import LabelRaster, raster_info
+from tests.helpers import made_folders as made
 from tests.helpers.made_training import script, train
 from tests.helpers.refusals import refused
 
@@ -120,9 +121,40 @@ def test_scenes_that_touch_are_one_place_and_a_mosaic_is_cells(
     mosaic = [(20 * r, 20 * c) for r in range(3) for c in range(4)]
     assert places(mosaic) == list(range(12))
     assert len(set(places(mosaic, apart=40.0))) == 4
+    wide = [(20 * r, 20 * c) for r in range(4) for c in range(9)]
+    cells = [(r // 2, c // 2) for r in range(4) for c in range(9)]
+    assert places(wide) == [list(dict.fromkeys(cells)).index(cell) for cell in cells]
     overlapping = [(20 * r, 20 * c - 5 * (c == 1)) for r in range(3) for c in range(4)]
     found = places(overlapping)
     assert all(found[4 * r] == found[4 * r + 1] for r in range(3))
+
+
+def tiles_of_pictures(folder: Path, count: int, name: Callable[[int, int], str]) -> list[Scene]:
+    """Scenes of 4 by 4 tiles of some pictures, without georeference."""
+    scenes = []
+    for i in range(count):
+        noise = np.random.default_rng(i).normal(size=(256, 256))
+        picture = (128 + 900 * gaussian_filter(noise, 9)).clip(0, 255).astype(np.uint8)
+        for row, col in itertools.product(range(4), range(4)):
+            tile = picture[64 * row : 64 * row + 64, 64 * col : 64 * col + 64]
+            path = made.save(folder / f"photo{i}_{name(row, col)}.png", np.dstack([tile] * 3))
+            scenes.append(Scene(path.stem, path, None, path.stem, "train"))
+    return scenes
+
+
+def test_of_few_pictures_that_were_cut_squares_of_tiles_are_groups(tmp_path: Path) -> None:
+    scenes = tiles_of_pictures(tmp_path, 2, lambda row, col: f"{row:02}{col:02}")
+    found = groups_of(tmp_path, scenes, [raster_info(scene.image) for scene in scenes], 5.0)
+    cells = [(i, row // 2, col // 2) for i in range(2) for row in range(4) for col in range(4)]
+    assert found.of_S.tolist() == [list(dict.fromkeys(cells)).index(cell) for cell in cells]
+
+
+def test_pictures_that_were_cut_are_groups_whatever_their_tiles_are_numbered(tmp_path: Path) -> None:
+    """Row and column in one number, as in `photo0_112`, count unevenly: borders tell the pictures."""
+    scenes = tiles_of_pictures(tmp_path, 5, lambda row, col: f"{row * 10}{(0, 1, 2, 9)[col]}")
+    found = groups_of(tmp_path, scenes, [raster_info(scene.image) for scene in scenes], 5.0)
+    assert found.of_S.tolist() == [i for i in range(5) for _ in range(16)]
+    assert found.names == tuple(f"photo{i}" for i in range(5))
 
 
 Table = NDArray[np.int64]

@@ -183,11 +183,11 @@ def test_of_several_images_and_labels_one_of_each_is_taken(
             drawn = made.image(rng, bands) if bands > 0 else made.label(range(-bands), shift=i)
             made.save(tmp_path / f"{kind.format(i, i)}.tif", drawn)
     choices, _, dataset = made.planned(tmp_path)
-    assert made.pairs_of(dataset) == {
-        (f"{image.format(i, i)}.tif", f"{label.format(i, i)}.tif") for i in range(5)
-    }
-    others = " ".join(choice.other for choice in choices if not choice.question)
-    assert all(kind.format(0, 0) in others for kind in kinds.keys() - {image, label})
+    pairs = {(f"{image.format(i, i)}.tif", f"{label.format(i, i)}.tif") for i in range(5)}
+    assert made.pairs_of(dataset) == pairs
+    assert not [choice.question for choice in choices if choice.question]
+    told = " ".join(choice.other for choice in choices)
+    assert all(kind.format(0, 0) in told for kind in kinds.keys() - {image, label})
     for other in [kind for kind, bands in kinds.items() if bands < 0 and kind != label]:
         found = made.planned(tmp_path, Path(f"{other.replace('{}', '*')}.tif"))[2]
         assert {b for _, b in made.pairs_of(found)} == {f"{other.format(i, i)}.tif" for i in range(5)}

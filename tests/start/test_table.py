@@ -20,6 +20,7 @@ from datasets.start import classes, folder_facts, kinds, legends, look, pixels, 
 from datasets.start.choice import Choice, limit_questions, nested, recipe_text
 from segmenter.base.errors import SegmenterError
 from segmenter.config.reading import recipe_from
+from segmenter.raster import raster_info
 from tests.helpers import made_folders as made
 from tests.helpers import reported_folders as to
 from tests.helpers.reported_folders import Folder
@@ -166,6 +167,12 @@ TABLE: dict[str, Row] = {
         {"names": {0: "roof", 1: "road", 2: "water"}},
         legends.codes_of_names,
         {"names": {0: "background", 1: "roof", 2: "road"}},
+    ),
+    "three names for 0, 1, 2, the first one no background": Row(
+        to.listed("classes.txt", "roof\nroad\nwater\n"),
+        "right",
+        {"names": {0: "roof", 1: "road", 2: "water"}},
+        legends.codes_of_names,
     ),
     "three names for 0 … 3: 0 is none of them": Row(
         to.listed("obj.names", "roof\nroad\nwater\n", 4),
@@ -323,7 +330,7 @@ TABLE: dict[str, Row] = {
     ),
     "three of ten, not placed": Row(to.misfits(3, placed=False), "refused", {"got": "3 of 10"}),
     "a label cut short": Row(to.damaged("labels"), "right", {"leave_out": ["s4"], "scenes": 9}),
-    "an image cut short": Row(to.damaged("images"), "right", {"scenes": 10}),
+    "an image cut short": Row(to.damaged("images"), "right", {"leave_out": ["s4"], "scenes": 9}),
     "a label on other ground": Row(to.elsewhere, "right", {"scenes": 9}),
     "35 labels with the south up": Row(to.south_up, "right", {"scenes": 6, "labels_by": "georeference"}),
     # right before
@@ -333,6 +340,10 @@ TABLE: dict[str, Row] = {
     "20 chips of ArcGIS with world files and a list": Row(
         to.arcgis, "right", {"names": {0: "background", 1: "tree", 2: "roof"}, "scenes": 8, "labels_by": None}
     ),
+    "33 overviews of labels that were averaged": Row(
+        to.averaged_overviews, "right", {"codes": [1, 2, 9], "ignore": None}
+    ),
+    "34 a web map at two latitudes": Row(to.two_latitudes, "right", {"scenes": 8, "metres": [0.299, 0.597]}),
     "36 labels shifted by less than a pixel": Row(to.shifted, "right", {"scenes": 6, "leave_out": None}),
     "37 test without masks": Row(
         to.without_test_masks, "right", {"images": "train/images/{name}.png", "scenes": 8}
@@ -364,6 +375,7 @@ def settings(data: Mapping[str, Any]) -> dict[str, Any]:
         "leave_out": split.get("leave_out"),
         "scenes": len(dataset.scenes),
         "groups": len({scene.group for scene in dataset.scenes}),
+        "metres": sorted({round(raster_info(s.image).metres_per_pixel or 0, 3) for s in dataset.scenes}),
     }
 
 

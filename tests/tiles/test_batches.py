@@ -18,7 +18,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.sampling import Plan, plan
+from segmenter.sampling import Plan, part_table, plan
 from segmenter.tiles.batches import Batch, BatchLoader, _Draw, _Key
 from segmenter.tiles.gsd import GroundGsd, resampled, with_gsds
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
@@ -443,7 +443,7 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
     )
     store, index = parts(scaled, recipe)
     loader = BatchLoader(recipe, index, store, statistics_of())
-    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
+    rows = plan(part_table(index.counts_NK, index.strata), 12, recipe.sampling, 3, 0)
     given_P = np.array([quota.given for quota in rows.quotas] or [1] * len(rows.parts))
     shown_SP = np.zeros((rows.steps, len(rows.parts)), int)
     for step in range(rows.steps):

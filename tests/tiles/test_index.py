@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import segmenter.tiles.index as index_module
 from segmenter.base.errors import DatasetError, LabelError, RasterError
+from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.base.threads import in_threads
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size, Window
@@ -148,7 +149,7 @@ def test_removed_scenes_leave(made: Dataset) -> None:
     index = build_index(smaller, "train", TilesConfig(size=16), progress=False)
     assert [one.name for one in index.scenes] == ["1"]
     path = next(cache_folder(made).glob("*.parquet"))
-    assert list(index_module.load_entries(path, 4)) == [("1.tif", "1_label.tif")]
+    assert list(load_entries(KeyedFolder(path.parent), path.name, 4)) == [("1.tif", "1_label.tif")]
 
 
 def test_no_flipped_bit_of_an_index_gives_other_tiles(tmp_path: Path, rng: Any) -> None:
@@ -161,12 +162,12 @@ def test_no_flipped_bit_of_an_index_gives_other_tiles(tmp_path: Path, rng: Any) 
     path = tmp_path / "tiles.parquet"
     tiles = SceneTiles(*rng.integers(-9, 99, (2, 5), np.int32), rng.integers(0, 9**5, (5, 3)))
     entries = {("a.tif", "wäld/b.tif"): (("1f", "2a"), tiles), ("e.tif", "e.tif"): (("9", "9"), tiles)}
-    save_entries(path, entries, 3)
-    assert plain(load_entries(path, 3)) == plain(entries)
+    save_entries(KeyedFolder(tmp_path), path.name, entries, 3)
+    assert plain(load_entries(KeyedFolder(tmp_path), path.name, 3)) == plain(entries)
     whole, rebuilt = path.read_bytes(), 0
     for content in flipped(whole, 97):
         path.write_bytes(content)
-        found = load_entries(path, 3)
+        found = load_entries(KeyedFolder(tmp_path), path.name, 3)
         assert found == {} or plain(found) == plain(entries)
         rebuilt += found == {}
     assert rebuilt > 8 * len(whole) / 97 / 2
@@ -182,7 +183,7 @@ def test_a_damaged_index_is_built_anew_and_says_so(
     content[40] ^= 0xFF  # in a page of data
     path.write_bytes(bytes(content) if damage is None else damage)
     assert rows_of(build_index(made, "train", TilesConfig(size=16), progress=False)) == rows_of(first)
-    assert "built anew" in capsys.readouterr().err
+    assert "made anew" in capsys.readouterr().err
     assert len(decoded) == 4
 
 

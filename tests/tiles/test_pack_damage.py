@@ -137,7 +137,7 @@ def test_one_process_is_killed_while_several_pack_and_the_others_are_whole(
     assert left
     cache = CacheFolder(cache_folder(dataset))
     with cache.writing(), cache.writing():  # of a living process nothing is swept
-        assert cache.sweep() == 0
+        assert cache.remove_unfinished() == 0
     assert all(path.exists() for path in left)
     kept = packs(dataset)
     assert equal(whole, contents(dataset))

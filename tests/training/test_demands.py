@@ -16,7 +16,7 @@ from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.sampling import TileStrata, plan
+from segmenter.sampling import TileStrata, part_table, plan
 from segmenter.training import checks
 from segmenter.training.checks import check_memory
 from segmenter.training.prepare import describe_plan, epoch_plan, few_steps, prepare_tiles
@@ -99,7 +99,7 @@ def test_the_start_says_what_is_given_of_each_amount_by_hand() -> None:
     counts, names = np.full((40, 4), [4000, 0, 0, 0]), ["land", "road", "car", "boat"]
     counts[:10, 1], counts[0, 2] = 100, 100
     rules = SamplingConfig(quotas={"road": 3, "car": 2, "boat": 2}, max_repeats_per_tile=2)
-    first = plan(counts, 8, rules, 0, 0, names=names)
+    first = plan(part_table(counts, names=names), 8, rules, 0, 0)
     index: Any = SimpleNamespace(counts_NK=counts, strata=None)
     said = describe_plan(first, rules, index, names)[-1]
     assert "road 3.0 (tiles used 1.8 times)" in said  # ten tiles; six steps of three, as repeats need room
@@ -112,7 +112,7 @@ def test_the_start_says_the_uses_of_the_tiles_of_each_scale() -> None:
     counts[:12, 1] = 100
     strata = TileStrata(np.r_[np.ones(2, np.int32), np.zeros(58, np.int32)], ("fine", "coarse"))
     rules = SamplingConfig(quotas={"road": 4}, max_repeats_per_tile=19)
-    first = plan(counts, 8, rules, 0, 0, names=names, strata=strata)
+    first = plan(part_table(counts, strata, names), 8, rules, 0, 0)
     index: Any = SimpleNamespace(counts_NK=counts, strata=strata)
     said = describe_plan(first, rules, index, names)[-1]
     uses_N = np.bincount(first.rows_SB.reshape(-1))

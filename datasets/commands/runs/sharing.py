@@ -59,20 +59,20 @@ class _StacOptions(_RunOptions):
 
 
 def _stac(given: _StacOptions) -> int:
+    from segmenter.extras.sharing.card import FILE as CARD
     from segmenter.extras.sharing.known_facts import read_known
-    from segmenter.extras.sharing.stac import FILE, base_of, item, times_of
+    from segmenter.extras.sharing.stac import FILE, base_of, item_text, times_of
 
     times = None if given.datetime is None else times_of(given.datetime)
     facts = read_known(given.run_dir)
     output = given.output or given.run_dir / FILE
-    names = [path.name for path in given.run_dir.iterdir()]
-    content = item(facts, base_of(given.run_dir, output, given.href), names, given.license, times)
+    base, card = base_of(given.run_dir, output, given.href), (given.run_dir / CARD).exists()
+    text = item_text(facts, given.license, base, times, card)
     with given.exclusive_outputs(output):
-        write_whole(output, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
-    place = (
-        "no place known" if content["geometry"] is None else "bbox " + ", ".join(map(str, content["bbox"]))
-    )
-    print(f"{output}: STAC item {content['id']}, {place}")
+        write_whole(output, text.encode())
+    item = json.loads(text)
+    place = "bbox " + ", ".join(map(str, item["bbox"])) if "bbox" in item else "no place known"
+    print(f"{output}: STAC item {item['id']}, {place}")
     return 0
 
 
@@ -92,7 +92,7 @@ class _PackOptions(_RunOptions):
 
 
 def _pack(given: _PackOptions) -> int:
-    from segmenter.extras.sharing.archive import pack_run
+    from segmenter.extras.sharing.archive import pack_run, resumable
     from segmenter.runs.run import load_run
 
     output = given.output or Path(f"{load_run(given.run_dir).recipe.name}.run.zip")
@@ -104,10 +104,10 @@ def _pack(given: _PackOptions) -> int:
             anonymous=given.anonymous,
             licence=given.license,
         )
-    print(f"{output}: {done.files} files, {gibibytes(done.size)}")
+    print(f"{output}: {len(done.files)} files, {gibibytes(output.stat().st_size)}")
     if done.left_out:
         print(f"not in it: {', '.join(done.left_out)}")
-    if not done.checkpoints:
+    if not resumable(done.files):
         print("predicts, and is a start for --init-from; to go on training, add --with-checkpoints")
     if done.paths:
         print(f"names places on this machine: {'; '.join(done.paths)}; --anonymous leaves them out")
@@ -118,19 +118,20 @@ def _pack(given: _PackOptions) -> int:
 class _UnpackOptions:
     file: Path = option(..., "packed run to read, NAME.run.zip", "FILE", positional=True)
     output: Path | None = option(
-        None, "run directory to write, which must be new or empty (default: runs/NAME)", "DIR"
+        None,
+        "run directory to write, which must be new or empty (default: runs/NAME, of NAME.run.zip)",
+        "DIR",
     )
 
 
 def _unpack(given: _UnpackOptions) -> int:
-    from segmenter.extras.sharing.archive import unpack_run
+    from segmenter.extras.sharing.archive import resumable, unpack_run
 
-    folder, manifest, files = unpack_run(given.file, given.output)
-    print(
-        f"{folder}: {files} files of the run {manifest.name}, each with the checksum that it was packed with"
-    )
+    run, files = unpack_run(given.file, given.output)
+    folder, name = run.path, run.recipe.name
+    print(f"{folder}: {len(files)} files of the run {name}, each with the checksum that it was packed with")
     print(f"map rasters with: {invocation('predict')} {typed(folder)} INPUT --output DIR")
-    if manifest.checkpoints:
+    if resumable(files):
         recipe = typed(folder / "recipe.yaml")
         print(
             f"go on with: {invocation('train')} {recipe} --run {typed(folder)} --resume "

@@ -43,7 +43,6 @@ from segmenter.mapping.folder.partial import read_windows, write_window
 from segmenter.mapping.folder.state import warn_above_bar
 from segmenter.mapping.jobs import MapJob
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
     from segmenter.extras.dask.pool import Pool
@@ -459,7 +458,7 @@ def _of_strip(strip: JobStrip, result: StripResult) -> Iterator[Event[MapJob]]:
         remark = result.remark.removeprefix(f"{path.absolute()}: ")
         job.remark = f"{path}: {remark}"
     if result.error is not None:
-        if result.unseen and not isinstance(path, RemotePath) and path.exists():
+        if result.unseen and path.exists():
             raise ClusterError(
                 path,
                 "a worker does not find it",

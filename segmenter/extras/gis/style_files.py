@@ -28,7 +28,6 @@ from segmenter.extras.gis.documents import (
 )
 from segmenter.grid.labels import class_pixels
 from segmenter.mapping.style import BESIDE
-from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
     from segmenter.grid.geometry import Window
@@ -52,9 +51,7 @@ def files_of(style: MapStyle, name: str, info: RasterInfo) -> tuple[Path, ...]:
 
 def _lies_beside(path: Path, name: str, image: Path) -> bool:
     """Return whether a map goes into the folder of an image with the same stem."""
-    if isinstance(image, RemotePath) or image.stem != name:
-        return False
-    return real(image.parent) == real(path.parent)
+    return image.stem == name and real(image.parent) == real(path.parent)
 
 
 class StyleFiles:

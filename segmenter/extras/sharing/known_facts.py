@@ -82,6 +82,14 @@ class RunFactsForOthers:
         """Labelled pixels of the training tiles by class; None: unknown."""
         return None if self.origin is None else self.origin.pixels
 
+    @property
+    def pretrained(self) -> bool | None:
+        """True if training began with other weights; None: not recorded."""
+        origin, weights = self.origin, getattr(self.run.recipe.model, "weights", None)
+        if weights is not None or (origin is not None and origin.started_from):
+            return True
+        return None if origin is None or origin.started_from is None else False
+
     def describe_start(self) -> str:
         """Return text on the origin of the initial weights, and their licence if known."""
         origin, model = self.origin, self.run.recipe.model

@@ -80,6 +80,6 @@ class LabelFiles(MadeLabels):
         crs = "no CRS" if first.crs is None else crs_title(first.crs)
         line = (
             f"labels: polygons of {first.path}{more} ({crs}), rasterised on the grid of each image, in "
-            f"{self.folder}"
+            f"{self.path}"
         )
         return (line, *filter(None, (each.remark() for each in files)))

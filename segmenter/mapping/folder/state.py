@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from segmenter.base.errors import RasterError, SegmenterError, failing, plain
-from segmenter.base.files import FileLock, no_locks
+from segmenter.base.files import FileLock, no_locks, on_disk
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
@@ -28,7 +28,6 @@ from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialM
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.opening import open_dataset
-from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -382,7 +381,7 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
 
 def _not_looked_at(info: RasterInfo) -> str | None:
     """Return why changes in an input's pixels cannot be detected; None if they can."""
-    if isinstance(info.path, RemotePath):
+    if not on_disk(info.path):
         with contextlib.suppress(OSError):
             if info.path.stat().st_mtime_ns > 0:
                 return None

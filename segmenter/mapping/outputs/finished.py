@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
+from segmenter.base.files import on_disk
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.predictor import Prediction
@@ -19,7 +20,6 @@ from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import CODES, VALUES
 from segmenter.mapping.style import SOURCE_DIGEST, WEIGHTS, MapStyle
 from segmenter.raster import RasterSpec, RasterWriter
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import file_digest
 from segmenter.raster.write import BLOCK
 
@@ -43,7 +43,7 @@ Values = Callable[[Prediction], NDArray[Any]]
 def _content_of(image: Path) -> str:
     """Return the digest of an image's file; empty of addresses and folders."""
     with suppress(DatasetError):
-        return "" if isinstance(image, RemotePath) else file_digest(image)
+        return file_digest(image) if on_disk(image) else ""
     return ""
 
 

@@ -155,7 +155,7 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
     stacks.tidy()
     say(
         f"{counted(len(scenes), 'scene')} of {len(layout.bands)} files each, brought into one GeoTIFF each "
-        f"in {stacks.folder}"
+        f"in {stacks.path}"
     )
     return images
 

@@ -50,6 +50,11 @@ def check_beside(path: Path) -> None:
     _check_beside(path, str(path.absolute()))
 
 
+def check_inside(path: Path) -> None:
+    """Refuse a raster that itself names further files."""
+    _check_crs_inside(path, str(path.absolute()))
+
+
 def names_beside(name: str) -> Iterator[str]:
     """Yield the names of all files that can change the meaning of a raster of that file name.
 
@@ -74,7 +79,6 @@ def _check_beside(path: Path, name: str) -> None:
     for text in _texts(name):
         if os.access(text, os.F_OK):  # ten times as fast as asking for what is not there
             _check_ordinary(path, text, _TEXT_BYTES)
-    _check_crs_inside(path, name)
     _check_xml(path, f"{name}.aux.xml")
     for aux in _cases(f"{_stem(name)}.", "aux") + _cases(f"{name}.", "aux"):
         if os.access(aux, os.F_OK):
@@ -157,6 +161,7 @@ def _check_image(path: Path, beside: str) -> None:
             expected=f"a TIFF beside it as {beside[-4:]}, {os.path.basename(beside)} begins with {start!r}",
             remedy="remove it, or make it anew",
         )
+    _check_crs_inside(path, beside)
     _check_beside(path, beside)  # it may have overviews and a mask of its own
     with rasterio.open(Path(beside), driver="GTiff", sharing=False) as dataset:
         check_overviews(path.with_name(os.path.basename(beside)), dataset)

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path, PosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from segmenter.base.addresses import joined, masked
@@ -34,7 +34,11 @@ from segmenter.raster.gdal.files import (
 from segmenter.raster.gdal.files import forget as forget_file
 
 if TYPE_CHECKING:
+    from pathlib import PosixPath as _HandedOn  # so that what hands paths on takes addresses, too
+
     from _typeshed import WriteableBuffer
+else:
+    _HandedOn = object
 
 _SCHEMES = {"http": "/vsicurl/http://", "https": "/vsicurl/https://", "s3": "/vsis3/", "gs": "/vsigs/"}
 _SCHEMES |= {"az": "/vsiaz/"}
@@ -51,18 +55,36 @@ _SETTINGS = {
 _PIECE = 1 << 14
 """Bytes that GDAL asks for at once: the first of them hold the header of most rasters too."""
 
+_PARTS = (
+    "name",
+    "stem",
+    "suffix",
+    "suffixes",
+    "parts",
+    "parent",
+    "as_posix",
+    "with_suffix",
+    "with_name",
+    "match",
+)
+"""Attributes of `PurePosixPath` that a remote path has."""
 _states: dict[str, tuple[int, int]] = {}
 """Address → bytes and seconds of the last change, as a listing gave them."""
 
 
-class RemotePath(PosixPath):
-    """A GDAL path with the interface of `pathlib` for names and parts, without anything that needs a disk.
+class RemotePath(_HandedOn):
+    """Address of a file in GDAL's form, with the names and parts of a path, but no path of a disk.
 
-    Remote rasters are opened only by paths of this type, never by a text with the same content. Its `str` is
-    `masked`.
+    Functions that take a `Path` to hand it on take it too; what opens files by name raises a TypeError, and
+    `open_bytes` and `open_raster` read it. Its `str` is `masked`.
+
+    Attributes:
+        address: the address with its secrets, in GDAL's form.
     """
 
-    address: str
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._shown = PurePosixPath(masked(address))
 
     @classmethod
     def of(cls, text: str) -> RemotePath:
@@ -75,22 +97,28 @@ class RemotePath(PosixPath):
                 raise DatasetError(masked(text), expected=f"{schemes} or one of GDAL's own paths (/vsizip/…)")
             address = _SCHEMES[scheme.lower()] + rest
         set_up_remote()
-        return cls._at(address)
-
-    @classmethod
-    def _at(cls, address: str) -> RemotePath:
-        path = cls(masked(address))
-        path.address = address
-        return path
+        return cls(address)
 
     def __str__(self) -> str:
         return masked(self.address)
 
-    def __fspath__(self) -> str:
-        return str(self)
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a name or part of the path, without secrets."""
+        if name not in _PARTS:
+            raise AttributeError(f"'RemotePath' has no attribute {name!r}: it is no file of a disk")
+        return getattr(self._shown, name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and self.address == other.address
+
+    def __lt__(self, other: PurePath) -> bool:
+        return str(self) < str(other)
+
+    def __gt__(self, other: PurePath) -> bool:
+        return str(self) > str(other)
 
     def __hash__(self) -> int:
         return hash(self.address)
@@ -99,7 +127,21 @@ class RemotePath(PosixPath):
         return _unpickled, (self.address, _states.get(self.address), known_tag(self.address))
 
     def __truediv__(self, name: Any) -> RemotePath:
-        return RemotePath._at(joined(self.address, str(name)))
+        return RemotePath(joined(self.address, str(name)))
+
+    def exists(self) -> bool:
+        """Return False: the file is on no disk of this machine."""
+        return False
+
+    is_file = is_dir = exists
+
+    def relative_to(self, *above: Any) -> Any:
+        """Return the pure path from an address above to this one."""
+        return self._shown.relative_to(*map(str, above))
+
+    def is_relative_to(self, *above: Any) -> bool:
+        """Return whether this address lies below another."""
+        return self._shown.is_relative_to(*map(str, above))
 
     def absolute(self) -> RemotePath:
         return self
@@ -132,7 +174,7 @@ class RemotePath(PosixPath):
 
 
 def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
-    path = RemotePath._at(address)
+    path = RemotePath(address)
     if state is not None:
         note_state(path, *state)
     if tag is not None:
@@ -168,14 +210,6 @@ def set_up_remote() -> None:
         os.environ["AWS_S3_ENDPOINT"] = host.rstrip("/")
         os.environ.setdefault("AWS_HTTPS", "NO" if scheme == "http" else "YES")
         os.environ.setdefault("AWS_VIRTUAL_HOSTING", "FALSE")
-
-
-def as_gdal_takes(path: Path) -> str | Path:
-    """Return a path in the form that rasterio takes; `Path` would drop one of an address's two slashes.
-
-    Local files get an absolute path, since GDAL takes `GTIFF_DIR:2:b.tif` for a page of b.tif.
-    """
-    return path.address if isinstance(path, RemotePath) else path.absolute()
 
 
 T = TypeVar("T")

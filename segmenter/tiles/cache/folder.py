@@ -1,27 +1,26 @@
 """Folder of packs: listing, writing by several trainings at once, size limit.
 
-A process that reads a pack locks it (flock); locked packs are never removed to make room. Unfinished files of
-killed processes are removed once no process writes. On a file system without locks nothing is removed.
+A process locks the packs that it reads; locked packs are never removed to make room (`KeyedFolder`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from segmenter.base.errors import DatasetError, OutputError, failing
+from segmenter.base.errors import DatasetError, OutputError
 from segmenter.base.files import file_state, gibibytes
+from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.base.sealed import digest
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import CacheCodec
@@ -46,7 +45,7 @@ _NAME = re.compile(r"(image|label)-[0-9a-f]{16}-[0-9a-f]{8}\.pack")
 _ASIDE = re.compile(r"\.(image|label)-[0-9a-f]{16}-[0-9a-f]{8}\.pack\.part")
 
 
-class CacheFolder:
+class CacheFolder(KeyedFolder):
     """Packs of one dataset, as of the last `look`; safe to use from several threads.
 
     Args:
@@ -55,19 +54,18 @@ class CacheFolder:
     """
 
     def __init__(self, cache: Path, *, shared: bool = False) -> None:
-        self.path, self._shared = cache / FOLDER, shared
+        super().__init__(cache / FOLDER)
+        self._shared = shared
         self._packs: dict[str, CacheFile] = {}
         self._found: dict[str, CachedArray] = {}
-        self._held: dict[str, int] = {}
         self.damaged: list[Path] = []
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickle without locks: they belong to this process."""
-        return {**vars(self), "_packs": {}, "_found": {}, "_held": {}}
+        return {**super().__getstate__(), "_packs": {}, "_found": {}}
 
     def look(self) -> None:
         """List the packs again; if two packs have the same scene, use the newer one."""
-        names = sorted(path.name for path in _packs_in(self.path))
+        names = sorted(path.name for path in self.files() if _NAME.fullmatch(path.name))
         for name in [name for name in names if name not in self._packs]:
             try:
                 self._packs[name] = CacheFile(self.path / name)
@@ -85,37 +83,6 @@ class CacheFolder:
         """Return a scene's image or class map by its key; None if no pack has it."""
         return self._found.get(key)
 
-    def hold(self, packs: Iterable[CacheFile]) -> bool:
-        """Lock packs against removal for the life of this process, and mark them as used.
-
-        Returns:
-            True if all still exist; if not, call `look` again.
-        """
-        for pack in packs:
-            if pack.path.name in self._held:
-                continue
-            try:
-                handle = os.open(pack.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
-                return False
-            with contextlib.suppress(OSError):  # without locks nobody removes any
-                fcntl.flock(handle, fcntl.LOCK_SH)
-            if not _same(handle, pack.path):
-                os.close(handle)
-                return False
-            self._held[pack.path.name] = handle
-            with contextlib.suppress(OSError):  # one that may only be read
-                os.utime(pack.path)
-        return True
-
-    def release(self) -> None:
-        """Release the locks of all packs."""
-        while self._held:
-            os.close(self._held.popitem()[1])
-
-    def __del__(self) -> None:
-        self.release()
-
     # --------------------------------------------------------------------------------- writing
 
     def writer(self, kind: Kind, codec: CacheCodec) -> CacheWriter:
@@ -123,41 +90,13 @@ class CacheFolder:
         name = f"{kind}-{time.time_ns():016x}-{secrets.token_hex(4)}.pack"
         return CacheWriter(self.path / name, self.path / f".{name}.part", kind, codec)
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Create the folder, and keep other processes from `sweep` during the block."""
-        with contextlib.ExitStack() as stack:
-            with failing(DatasetError, self.path, "cannot write there"):
-                self.path.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(self._lock_file.open("a"))
-            with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
-                fcntl.flock(file, fcntl.LOCK_SH)
-            yield
-
-    @property
-    def _lock_file(self) -> Path:
-        return self.path.with_name(f".{FOLDER}.lock")
-
-    def sweep(self) -> int:
-        """Remove unfinished packs of killed processes; return their number.
-
-        If another process is writing, or that is unknown, nothing is removed until a later start.
-        """
-        left = [path for path in _files_in(self.path) if _ASIDE.fullmatch(path.name)]
-        if not left:
-            return 0
-        try:
-            with self._lock_file.open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for path in left:
-                    path.unlink(missing_ok=True)
-        except OSError:
-            return 0
-        return len(left)
+    def remove_unfinished(self) -> int:
+        """Remove unfinished packs of killed processes; return their number."""
+        return self.sweep(_ASIDE.fullmatch)
 
     def remove_damaged(self) -> int:
         """Remove damaged packs and packs of another format, unless in use; return their number."""
-        removed = sum(_removed(path) for path in self.damaged)
+        removed = sum(self.remove(path) for path in self.damaged)
         self.damaged = []
         return removed
 
@@ -165,7 +104,7 @@ class CacheFolder:
         """Remove packs whose scenes are all in newer packs, unless in use; return the bytes removed."""
         used = {one.pack.path for one in self._found.values()}
         old = [pack for pack in self._packs.values() if pack.path not in used]
-        removed = sum(pack.bytes for pack in old if _removed(pack.path))
+        removed = sum(pack.bytes for pack in old if self.remove(pack.path))
         self.look()
         return removed
 
@@ -186,7 +125,7 @@ class CacheFolder:
             for path in sorted(sizes, key=lambda path: sizes[path].st_mtime_ns):
                 if total + needed - removed <= limit:
                     break
-                if path.name not in self._held and _removed(path):
+                if self.remove(path):
                     removed += sizes[path].st_size
             if total + needed - removed > limit:
                 used = total - removed
@@ -208,40 +147,9 @@ class CacheFolder:
     def _under_the_limit(self) -> list[Path]:
         """Return all packs under one limit: those of all datasets in a folder that the recipe names."""
         folders = self.path.parents[1].glob(f"*/{FOLDER}") if self._shared else [self.path]
-        return [path for folder in folders for path in _packs_in(folder)]
-
-
-def _files_in(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _packs_in(folder: Path) -> list[Path]:
-    return [path for path in _files_in(folder) if _NAME.fullmatch(path.name)]
-
-
-def _same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except OSError:
-        return False
-
-
-def _removed(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        finally:
-            os.close(handle)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+        return [
+            path for folder in folders for path in KeyedFolder(folder).files() if _NAME.fullmatch(path.name)
+        ]
 
 
 _VALIDITY = 3
@@ -307,7 +215,7 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
         rule = classes.encoding, signs, classes.ignored, classes.nodata
         if any(one.also for one in classes.classes):
             rule = *rule, [one.also for one in classes.classes]
-    where = os.path.relpath(path, dataset.root), stamp.key
+    where = os.path.relpath(str(path), str(dataset.root)), stamp.key
     return digest([kind, where, rule], 24)
 
 
