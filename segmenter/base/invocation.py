@@ -95,13 +95,13 @@ class ToolParser(argparse.ArgumentParser):
             near = get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), 1)
             message += f"; did you mean {near[0]}?" if near else ""
         elif words := message.partition("unrecognized arguments: ")[2].split():
-            message += self._beside(words)
+            message += self._hint_on(words)
         elif "did you mean" not in message:
             message += "; --help shows what there is"
         self.exit(EXIT_WRONG_CALL, f"error: {plain(message)}\n")
 
     @staticmethod
-    def _beside(words: Sequence[str]) -> str:
+    def _hint_on(words: Sequence[str]) -> str:
         """Return why words stand beside the options, if that can be told."""
         if all(Path(word).exists() for word in words):
             return "; a pattern with * is put in quotes, or the shell replaces it by its files"

@@ -598,23 +598,3 @@ def test_an_apostrophe_in_a_word_is_no_quote() -> None:
 def test_what_is_no_expression_with_a_group_is_refused(wrong: str) -> None:
     with refused(ConfigError, where="r.yaml: dataset.metres_per_pixel.pattern"):
         folder(metres_per_pixel={"pattern": wrong})
-
-
-@pytest.mark.parametrize(
-    ("given", "remedy"),
-    [
-        ("good", "start"),
-        ("mine.html", "mine.yaml"),
-        ("mine.txt", "mine.yaml"),
-        ("mime.yaml", "mine.yaml"),
-        ("other", "recipes"),
-    ],
-)
-def test_a_recipe_that_cannot_be_read_leads_to_what_was_meant(
-    tmp_path: Path, given: str, remedy: str
-) -> None:
-    (tmp_path / "good").mkdir()
-    (tmp_path / "mine.yaml").write_text("name: mine\n")
-    (tmp_path / "mine.html").write_bytes(bytes(MAX_BYTES + 1))
-    with refused(ConfigError, remedy=remedy):
-        load_recipe(tmp_path / given)

@@ -253,7 +253,7 @@ def test_check_counts_and_shows_every_fault(
 
 def test_a_recipe_is_read_and_explained(scenes: Path) -> None:
     text = describe_recipe(recipe(scenes))
-    assert "attribute: kind  # that holds the class of a polygon" in text
+    assert "attribute: kind  # attribute that holds a polygon's class" in text
     vector = {"attribute": "n", "values": {1: "water", "9": "ignore"}, "order": ["road"]}
     numbers = recipe(scenes, vector=vector)
     assert numbers.dataset.vector.values == {"1": "water", "9": "ignore"}  # type: ignore[union-attr]

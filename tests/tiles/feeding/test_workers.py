@@ -304,7 +304,7 @@ def test_the_stage_that_is_made_slow_is_the_limit(
     owner, name = {
         "read": (SceneStore, "read"),
         "augment": (Augmenter, "__call__"),
-        "stack": (measure.BatchLoader, "_held"),
+        "stack": (measure.BatchLoader, "_held_classes"),
     }[of]
     inner = getattr(owner, name)
 
