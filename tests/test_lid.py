@@ -1,0 +1,118 @@
+"""The lid: code lines, statements and lines of page templates by room, and what a user has to read."""
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datasets.commands.tools import TOOLS
+from segmenter.config.reading import default_recipe, flat_settings
+
+ROOT = Path(__file__).parents[1]
+LIMITS = {
+    "datasets": (2608, 2537, 0),
+    "datasets.commands": (2688, 2815, 0),
+    "datasets.start": (3104, 3438, 0),
+    "datasets.synthetic": (981, 993, 0),
+    "extras.__init__.py": (0, 1, 0),
+    "extras.accuracy": (1757, 1543, 0),
+    "extras.dask": (788, 812, 0),
+    "extras.export": (616, 585, 0),
+    "extras.gis": (205, 260, 0),
+    "extras.input_cost.py": (174, 174, 0),
+    "extras.parameter_servers": (752, 795, 0),
+    "extras.review": (567, 644, 0),
+    "extras.sharing": (726, 598, 0),
+    "extras.strategies": (266, 237, 0),
+    "extras.upload.py": (206, 217, 0),
+    "extras.vector_files": (409, 405, 0),
+    "extras.vectors": (855, 884, 0),
+    "extras.written_map.py": (93, 98, 0),
+    "segmenter": (49, 37, 0),
+    "segmenter.api": (662, 718, 0),
+    "segmenter.base": (1267, 1444, 0),
+    "segmenter.config": (2262, 1320, 0),
+    "segmenter.demands": (119, 131, 0),
+    "segmenter.devices": (1203, 1198, 0),
+    "segmenter.diagnosis": (1567, 1350, 0),
+    "segmenter.evaluation": (1111, 1202, 0),
+    "segmenter.grid": (773, 829, 0),
+    "segmenter.inference": (1362, 1460, 0),
+    "segmenter.mapping": (2762, 2897, 0),
+    "segmenter.model": (1918, 1953, 0),
+    "segmenter.pages": (254, 243, 327),
+    "segmenter.raster": (3483, 3808, 0),
+    "segmenter.runs": (2308, 2293, 0),
+    "segmenter.sampling": (1599, 1579, 0),
+    "segmenter.tiles": (2901, 3091, 0),
+    "segmenter.training": (3137, 3262, 0),
+}
+"""Room → code lines (no blanks, comments, docstrings, imports), statements, lines of templates and scripts.
+
+A change may lower a number; to raise one is to edit it here, with a reason in the changelog.
+"""
+QUESTIONS = {"tools": 22, "settings": 121}
+"""What a user has to read: tools of the command line, and settings of a recipe's defaults.
+
+A new one says in the changelog which user asked for it.
+"""
+_SPACE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
+    *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+}
+
+
+def code_lines(text: str, tree: ast.Module) -> int:
+    left_out = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {n for t in tokens if t.type not in _SPACE for n in range(t.start[0], t.end[0] + 1)}
+    return len(lines - left_out)
+
+
+def room_of(file: Path) -> str:
+    folder, *parts = file.relative_to(ROOT).parts
+    if len(parts) == 1:
+        return folder
+    return f"{folder}.{parts[0]}" if folder == "datasets" or parts[0] != "extras" else f"extras.{parts[1]}"
+
+
+@pytest.fixture(scope="module")
+def sizes() -> dict[str, tuple[int, int, int]]:
+    code, statements, pages = Counter[str](), Counter[str](), Counter[str]()
+    for folder in ("segmenter", "datasets"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix == ".py":
+                text = file.read_text(encoding="utf-8")
+                tree = ast.parse(text)
+                code[room_of(file)] += code_lines(text, tree)
+                statements[room_of(file)] += sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+            elif file.suffix in (".html", ".js", ".css"):
+                pages[room_of(file)] += len(file.read_text(encoding="utf-8").splitlines())
+    return {room: (code[room], statements[room], pages[room]) for room in {*code, *pages}}
+
+
+def test_no_room_grows_past_its_limit(sizes: dict[str, tuple[int, int, int]]) -> None:
+    over = {
+        room: (found, LIMITS.get(room))
+        for room, found in sizes.items()
+        if any(n > most for n, most in zip(found, LIMITS.get(room, (0, 0, 0)), strict=True))
+    }
+    assert over == {}
+
+
+def test_limits_are_of_rooms_that_are_there(sizes: dict[str, tuple[int, int, int]]) -> None:
+    assert set(LIMITS) <= set(sizes)
+
+
+def test_there_are_no_more_tools_and_settings_than_were_asked_for() -> None:
+    found = {"tools": len(TOOLS), "settings": len(flat_settings(default_recipe()))}
+    assert {what: n for what, n in found.items() if n > QUESTIONS[what]} == {}
