@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.api.mapping_call import MappingCall, images_of
@@ -35,15 +35,19 @@ def output_of(call: MappingCall, *, as_json: bool) -> Iterator[TextIO | None]:
         yield answer if as_json else None
 
 
+def _is_run(path: str) -> bool:
+    from segmenter.runs.run import RUN_FILE
+
+    return os.path.isfile(os.path.join(path, RUN_FILE))  # False also for what can be no path
+
+
 def load_runs(request: MapRequest) -> AnyRun:
     """Return the run whose model maps, or the mean of several."""
     from segmenter.runs.ensemble import joined
-    from segmenter.runs.run import RUN_FILE, load_run
+    from segmenter.runs.run import load_run
 
     for path in request.runs:
-        if not (path / RUN_FILE).is_file() and any(
-            (Path(each) / RUN_FILE).is_file() for each in request.inputs
-        ):
+        if not _is_run(str(path)) and any(map(_is_run, request.inputs)):
             raise CheckpointError(
                 path, "is no run, but an input is one", remedy="the run goes first, then the images"
             )

@@ -229,7 +229,7 @@ def test_python_s_own_values_stand_for_texts(natural: dict[str, Any], words: dic
         ({"labels": ["a.png"]}, {"expected": "a text", "got": "a.png"}),
         ({"batch": 2.5}, {"expected": "whole number", "got": 2.5}),
         ({"workers": 10**30}, {"expected": "whole number", "got": 10**30}),
-        ({"batch": 0}, {"expected": "whole number, 1 …", "got": 0}),
+        ({"batch": 0}, {"expected": "whole number from 1", "got": 0}),
         ({"gsd": [1]}, {"expected": "a number", "got": "[1]"}),
         ({"memory": float("inf")}, {"expected": "whole number"}),
         ({"part": ("a", 1, 2, 3)}, {"expected": "number"}),

@@ -78,7 +78,7 @@ def test_a_list_of_runs_may_be_longer_than_a_file_name() -> None:
     [
         ({"tta": "some"}, "--tta"),
         ({"blend_weights": None}, "--blend-weights: expected hann"),
-        ({"window_size": 0}, "--window-size: expected a whole number, 1"),
+        ({"window_size": 0}, "--window-size: expected a whole number from 1"),
         ({"part": (-1, 0, 9, 9)}, "ROW COL ≥ 0"),
         ({"part": (0, 0, -1, 9)}, "ROW COL ≥ 0"),
         ({"bbox": (5, 0, 1, 1)}, "numbers, LEFT <"),

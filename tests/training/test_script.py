@@ -194,7 +194,7 @@ def test_a_damaged_file_is_named_before_or_while_training(
 
 def test_print_config_shows_what_load_reads(finished: tuple[Path, Path], tmp_path: Path) -> None:
     shown = train(finished[0], "--print-config", "--set", "training.global_batch=16").stdout
-    assert "global_batch: 16  # tiles: of one optimiser step" in shown
+    assert "global_batch: 16  # tiles: number of tiles in one optimiser step" in shown
     copy = tmp_path / "copy.yaml"
     copy.write_text(shown)
     assert train(copy, "--print-config").stdout == shown
