@@ -59,6 +59,7 @@ def verdicts(folder: Path) -> dict[str, str]:
     return {each["question"]: each["verdict"] for each in content(folder)["answers"]}
 
 
+@pytest.mark.slow
 def test_one_that_hangs_and_one_that_fails_end_alone(
     asked: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +91,7 @@ def ended(process: int) -> None:
     raise AssertionError("it lives")
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_with_the_next_question(asked: None, tmp_path: Path) -> None:
     """What was being asked is asked again, after all that never was; what is answered is not."""
     call = [
@@ -252,6 +254,7 @@ def test_enlarged_scenes_are_the_same_side_by_side(tmp_path: Path, monkeypatch: 
     assert end <= start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["machine", "sums", "map", "window", "law-2"])
 def test_a_question_finds_all_its_figures(
     tensorflow: ModuleType, four_replicas: list[str], tmp_path: Path, name: str

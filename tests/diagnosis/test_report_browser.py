@@ -172,6 +172,7 @@ def show(driver: Driver, tmp_path: Path) -> Show:
     return open_case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "width"),
     [
@@ -225,6 +226,7 @@ def _is_hovered(driver: Driver, layer: str, name: str) -> bool:
     return driver.execute_script(first, f"{layer} .nums .line:first-child") == [name]
 
 
+@pytest.mark.slow
 def test_maps_and_gaps_follow_the_choice_and_charts_the_window(show: Show, driver: Driver) -> None:
     diagnosis = show("potsdam", WIDE)
     choice = Select(driver.find_element(By.ID, "map-choice"))
@@ -255,6 +257,7 @@ def test_maps_and_gaps_follow_the_choice_and_charts_the_window(show: Show, drive
     assert driver.get_log("browser") == []
 
 
+@pytest.mark.slow
 def test_printing_draws_for_the_paper_and_then_for_the_screen_again(show: Show, driver: Driver) -> None:
     """Through the browser's own printing: what it draws between `beforeprint` and `afterprint`."""
     show("naic", WIDE)
@@ -270,6 +273,7 @@ def test_printing_draws_for_the_paper_and_then_for_the_screen_again(show: Show, 
     assert max(drawing for drawing, *_ in widths(driver)) > PAPER  # back on the screen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "width"),
     [("hostile", PHONE), slow("whole", PHONE), slow("without a validation", PHONE), slow("forty", WIDE)],

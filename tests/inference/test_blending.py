@@ -178,6 +178,7 @@ def test_exact_mode_is_the_whole_raster_at_once(
     assert len(seen - {255}) >= 3  # no easy case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flips", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_mirrored_raster_gives_the_mirrored_map(
     predictors: dict[str, Any], rng: np.random.Generator, name: str

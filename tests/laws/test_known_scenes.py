@@ -433,6 +433,7 @@ def answers(run: Path, output: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files if file.exists()}
 
 
+@pytest.mark.slow
 def test_after_a_scene_is_added_every_answer_is_as_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

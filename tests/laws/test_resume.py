@@ -161,6 +161,7 @@ def epochs(run: Path) -> dict[int, float]:
     return sums
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("every_way", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_interrupted_in_every_way_it_ends_in_the_same_bits(

@@ -91,6 +91,7 @@ def straight(train: Trainings, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
+@pytest.mark.slow
 def test_it_ends_early_and_says_so_again_when_it_is_resumed(
     train: Trainings, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def trainings(tensorflow: ModuleType) -> dict[int, Training]:
     return {r: Training(NARROW, PER_IMAGE, r, average=0.7) for r in (1, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_stopped_on_some_replicas_resumed_on_others(
     trainings: dict[int, Training], tmp_path: Path, before: int, after: int
@@ -104,6 +105,7 @@ def devices(replicas: int) -> tuple[str, str]:
     return f"distribution.strategy={name}", f"distribution.devices={list(range(replicas))}"
 
 
+@pytest.mark.slow
 def test_replicas_train_as_one(runs: dict[int, Path]) -> None:
     assert apart(runs[1], runs[2]) <= LIMIT
     one, other = weights(runs[1]), weights(runs[2])

@@ -35,6 +35,7 @@ def runs(
     return first, random_run(folder / "b", make_classes(4), name="flat", depth=2, seed=8, mean=300)
 
 
+@pytest.mark.slow
 def test_the_map_of_runs_is_that_of_their_mean_over_the_whole(
     runs: tuple[Path, Path], make_geotiff: Make, tmp_path: Path, rng: np.random.Generator
 ) -> None:

@@ -62,6 +62,7 @@ def one(tensorflow: ModuleType) -> Training:
     return trained(1)
 
 
+@pytest.mark.slow
 def test_unequal_shares_compute_what_one_device_does(one: Training) -> None:
     many = trained(2, (5, 3))
     check(many, one)

@@ -24,6 +24,7 @@ MIXED = 5e-3
 """Of 16 bits, whose rounding depends on what is added up where."""
 
 
+@pytest.mark.slow
 def test_two_workers_train_and_stop_as_one(tensorflow: ModuleType, tmp_path: Path) -> None:
     check(tmp_path, 2, [next(iter(ROWS))])
     first, second = (json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2))

@@ -83,6 +83,7 @@ def kill_at_random(tmp_path: Path, make_geotiff: Make, kills: int, seed: int) ->
     assert computed + last <= batches + kills * 20
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(tmp_path: Path, make_geotiff: Make) -> None:
     kill_at_random(tmp_path, make_geotiff, kills=2, seed=1)
 

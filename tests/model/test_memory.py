@@ -57,6 +57,7 @@ def bytes_kept(model: Any, side: int) -> list[int]:
     return list(kept.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_counted_is_what_gradients_need(name: str) -> None:
     """Never less, as a step would not fit; and twice the largest, for the gradients under way."""
@@ -72,6 +73,7 @@ def counted(config: ModelConfig, precision: str) -> int:
     return training_bytes_per_image(model, 64, 64, mixed=mixed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unet", "convnext_tiny"])
 def test_memory_shrinks_with_precision(name: str) -> None:
     """Not to half: normalisations compute in float32, and the allocator takes more than lives."""

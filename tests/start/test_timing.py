@@ -58,5 +58,6 @@ def test_another_machine_is_not_measured(data: Path, timed: list[float], capsys:
     assert not timed
 
 
+@pytest.mark.slow
 def test_a_step_is_measured() -> None:
     assert 0 < measured(recipe(global_batch=4)) < 60

@@ -61,6 +61,7 @@ def saved_step(run: Path) -> int:
     )
 
 
+@pytest.mark.slow
 def test_two_workers_train_by_one_plan_and_all_end_with_the_chief(
     one_core: None, tmp_path: Path, recipe: Path
 ) -> None:
@@ -244,6 +245,7 @@ def test_one_worker_computes_what_one_device_does(
         np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_workers_at_once_lose_no_update() -> None:
     training = Training(DROPOUT, REGION, 1, "float32", AVERAGE, ADAMW)
     state, steps = served(training, ADAMW, workers=2), 30

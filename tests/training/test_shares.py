@@ -114,6 +114,7 @@ def test_given_shares_are_whole_tiles_of_each_micro_batch() -> None:
     assert share_out(devices, recipe_of([3, 2], accumulate=4), FORM, 3).shares == (16, 8)
 
 
+@pytest.mark.slow
 def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
     """By a clock that goes on by 1, 2, 3 … seconds from look to look."""
     looks: Iterator[int] = count(1)

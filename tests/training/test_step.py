@@ -65,6 +65,7 @@ def test_with_batchnorm_the_statistics_are_those_of_the_micro_batches() -> None:
     np.testing.assert_allclose(layer.moving_mean.numpy(), mean, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_steps_of_one_call_are_the_steps_one_by_one_and_weights_are_averaged_by_the_formula() -> None:
     stack = batches(3)
     one, many = (Training(NORM, LossConfig(), 2, average=AVERAGE) for _ in range(2))
@@ -189,6 +190,7 @@ def test_no_gradient_is_computed_for_frozen_weights() -> None:
     assert training.operations(steps_of(1))["Conv2DBackpropFilter"] == 7
 
 
+@pytest.mark.slow
 def test_late_weights_begin_with_steps_as_large_as_the_first() -> None:
     """Adam's first update is the learning rate in each component, whenever it is; Keras' own would be 3.2."""
     training = Training(NORM, PER_IMAGE, training=config(freeze_encoder=1, weight_decay=0))

@@ -99,6 +99,7 @@ def _counted(worker: Any) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_validation_on_all_devices_gives_one_devices_numbers(validated: Callable[..., Any]) -> None:
     """Confusion matrix, scores by scale and examples, from windows that all four have computed.
 

@@ -42,6 +42,7 @@ from tests.helpers.small_training import (
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 
+@pytest.mark.slow
 def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
