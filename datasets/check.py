@@ -28,7 +28,7 @@ from segmenter.raster.header import Names, names_of, order_of, other_names, used
 from .contents import Contents, ImageContent, coarse_mask, in_turn, pieces
 from .files import few
 from .gsd import contradictions, gsd_line
-from .leaks import AuditedScene, cut_pictures, equal_scenes, find_leaks
+from .leaks import AuditedScene, Comparison, cut_pictures, equal_scenes, find_leaks
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -67,6 +67,7 @@ class CheckReport:
         images: lines on bands, types, pixel sizes and CRS of the images.
         equal: names of scenes with equal pixels within one split.
         scale: line on the scenes' metres a pixel; empty without scenes.
+        copies: line on how many images were compared for parts of one picture; empty: none was.
     """
 
     dataset: Dataset
@@ -79,6 +80,7 @@ class CheckReport:
     images: tuple[str, ...] = ()
     equal: tuple[tuple[str, ...], ...] = ()
     scale: str = ""
+    copies: str = ""
 
     @property
     def pixels_K(self) -> NDArray[np.int64]:
@@ -142,6 +144,7 @@ class CheckReport:
                 yield f"{split}: {_list(groups, everything)}"
         yield from (f"images: {line}" for line in self.images)
         yield from (f"scale: {line}" for line in filter(None, [self.scale]))
+        yield from (f"copies: {line}" for line in filter(None, [self.copies]))
         yield from self.dataset.notes
         for alike in self.equal[: None if everything else 1]:
             more = "" if everything or len(self.equal) == 1 else f"; {len(self.equal) - 1} more such sets"
@@ -255,7 +258,8 @@ def check_dataset(
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
     seen = [audit.scene_facts(dataset) for audit in audits]
-    findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen))
+    compared = Comparison()
+    findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen, compared))
     images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
     findings += _missing_classes(dataset, counts_SK)
@@ -276,6 +280,7 @@ def check_dataset(
             *_alike_colours(dataset),
         ),
         scale=gsd_line(dataset, images) if images else "",
+        copies=compared.text() if compared.images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
         equal=tuple(
             tuple(scene.name for scene in scenes)

@@ -75,6 +75,21 @@ class Leak:
         return f"{named} {self.how}; put them into one split, or leave one out"
 
 
+@dataclass
+class Comparison:
+    """Count of images that were compared by their pixels, of pairs that looked alike, and of those proved."""
+
+    images: int = 0
+    alike: int = 0
+    proved: int = 0
+
+    def text(self) -> str:
+        """Return the counts as one line."""
+        pairs = f"{counted(self.alike, 'pair')} of different splits looked alike"
+        proved = f", {self.proved or 'none'} {'is' if self.proved < 2 else 'are'} of one picture"
+        return f"{counted(self.images, 'image')} compared; {pairs}{proved if self.alike else ''}"
+
+
 def equal_scenes(seen: Sequence[AuditedScene]) -> list[list[Scene]]:
     """Return groups of scenes with equal pixels, in any split and any file format."""
     by_digest: dict[bytes, list[Scene]] = defaultdict(list)
@@ -84,12 +99,12 @@ def equal_scenes(seen: Sequence[AuditedScene]) -> list[list[Scene]]:
     return [scenes for scenes in by_digest.values() if len(scenes) > 1]
 
 
-def find_leaks(seen: Sequence[AuditedScene]) -> list[Leak]:
+def find_leaks(seen: Sequence[AuditedScene], compared: Comparison | None = None) -> list[Leak]:
     """Return pairs of scenes of two splits with equal pixels, common ground or a common part of one picture.
 
     Each scene is told at most once.
 
-    Blocks of one image in two splits are none: their labels lie a buffer apart.
+    Blocks of one image in two splits are none: their labels lie a buffer apart. `compared` counts.
     """
     leaks: list[Leak] = []
     for scenes in equal_scenes(seen):
@@ -99,7 +114,7 @@ def find_leaks(seen: Sequence[AuditedScene]) -> list[Leak]:
             for scene in scenes
             if scene.split != first.split and not _are_separate_blocks(scene, first)
         ]
-    for more in (_overlaps(seen), _copies(seen, leaks)):
+    for more in (_overlaps(seen), _copies(seen, leaks, compared or Comparison())):
         told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
         leaks += [each for each in more if each.first.name not in told or each.second.name not in told]
     return leaks
@@ -130,21 +145,26 @@ def cut_pictures(seen: Sequence[AuditedScene]) -> list[str]:
     ]
 
 
-def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak]) -> Iterator[Leak]:
+def _copies(seen: Sequence[AuditedScene], leaks: Sequence[Leak], compared: Comparison) -> Iterator[Leak]:
     """Yield scenes of two splits that show a part of one picture, unless both are told already."""
     told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
     if len({each.scene.split for each in seen}) < 2:
         return
 
+    compared.images = sum(each.size is not None for each in seen)
+
     def needs_proof(first: AuditedScene, second: AuditedScene) -> bool:
         one, other = first.scene, second.scene
-        return (
+        wanted = (
             one.split != other.split
             and not {one.name, other.name} <= told
             and not _are_separate_blocks(one, other)
         )
+        compared.alike += wanted
+        return wanted
 
     for one, other, common in common_parts(seen, needs_proof):
+        compared.proved += 1
         told |= {one.scene.name, other.scene.name}
         yield Leak(one.scene, other.scene, common.text())
 
