@@ -271,14 +271,7 @@ def check_dataset(
         scenes_K=(counts_SK > 0).sum(axis=0),
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
-        remarks=(
-            *cut_pictures(seen),
-            *(audit.remark for audit in audits if audit.remark is not None),
-            *contradictions(images),
-            *_other_names(audits),
-            *_one_class(dataset),
-            *_alike_colours(dataset),
-        ),
+        remarks=(*cut_pictures(seen), *_remarks(dataset, audits, images)),
         scale=gsd_line(dataset, images) if images else "",
         copies=compared.text() if compared.images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
@@ -420,6 +413,14 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
             (name, _), count = crs_counts.most_common(1)[0], crs_counts.total()
             text = f"{audit.scene.image}: has no CRS, {count} other images have one ({name})"
             yield Finding("georeferencing", text, audit.scene)
+
+
+def _remarks(
+    dataset: Dataset, audits: list[_Audit], images: Sequence[tuple[Scene, RasterInfo]]
+) -> Iterator[str]:
+    yield from (audit.remark for audit in audits if audit.remark is not None)
+    yield from (*contradictions(images), *_other_names(audits))
+    yield from (*_one_class(dataset), *_alike_colours(dataset))
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:

@@ -85,7 +85,7 @@ def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class ImageContent:
-    """What the pixels of an image tell.
+    """Facts that the pixels of an image tell.
 
     Attributes:
         info: its header.

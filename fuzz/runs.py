@@ -192,7 +192,7 @@ def read_checkpoint(file: Path) -> Facts:
 
 
 def read_log(file: Path) -> Facts:
-    """What `segmenter coverage --run` reads of a log."""
+    """Records of a log that `segmenter coverage --run` reads."""
     found = run_coverage(file.parent, NAMES)
     return [digest(repr(replace(found, path="")))]
 

@@ -222,7 +222,7 @@ OLD_CALLS = {
 
 
 def _is_started(tree: ast.Module) -> bool:
-    """Whether a module asks for `__name__ == "__main__"`."""
+    """Return whether a module asks for `__name__ == "__main__"`."""
     return any(isinstance(node, ast.If) and "'__main__'" in ast.dump(node.test) for node in tree.body)
 
 

@@ -68,7 +68,7 @@ def scenes(tmp_path: Path, make_geotiff: Make, make_png: Make, rng: np.random.Ge
 
 
 def all_of(given: Recipe, cache: Path) -> dict[str, Any]:
-    """What a training and `segmenter check` learn of a dataset."""
+    """Facts of a dataset that a training and `segmenter check` find out."""
     dataset = replace(load_dataset(given), cache=cache)
     index = build_index(dataset, "train", given.tiles, progress=False)
     statistics = band_statistics(dataset, "train", progress=False)

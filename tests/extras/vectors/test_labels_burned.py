@@ -170,7 +170,7 @@ def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Pat
 
 
 def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
-    """What `segmenter vectors` writes is read without a setting, as GeoPackage and as GeoParquet."""
+    """Files that `segmenter vectors` writes are read without a setting: GeoPackage and GeoParquet."""
     from datasets.commands.vectors import main
 
     rng = np.random.default_rng(4)
