@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tests.helpers.refusals import refused
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was calibrated at the end of its training; a corner of its test image has no data."""
     folder = tmp_path_factory.mktemp("sets")
     recipe = made(folder, scenes=7)
