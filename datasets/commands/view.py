@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,16 @@ class ViewOptions:
         several=True,
     )
     images: Path | None = option(None, "folder of their images (default: where predict.py found them)", "DIR")
+    labels: str | None = option(
+        None,
+        "their label files, such as 'truth/{stem}.png', with the stem of the image's name",
+        "PATTERN",
+        path=True,
+    )
+    beside: Path | None = option(None, "folder of other maps of the same images, to compare with", "DIR")
+    places: tuple[Path, ...] = option(
+        (), "places to walk through: review.csv, or points of `accuracy sample`", "FILE", several=True
+    )
     port: int = option(0, "port to listen at (default: any free one)", "N", group=SERVER, least=0, most=65535)
     host: str = option(
         "127.0.0.1",
@@ -47,11 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until it is left; return the exit code."""
     given = parsed_quietly(_parser(), ViewOptions, arguments)
     from segmenter.extras.view.built import page_routes
-    from segmenter.extras.view.opening import opened_maps
+    from segmenter.extras.view.opening import Wanted, map_pages
     from segmenter.extras.view.server import PageServer
 
-    pages = opened_maps(given.given, images=given.images)
-    with PageServer({**page_routes(), **pages.routes}, host=given.host, port=given.port) as server:
+    files = page_routes()
+    pages = map_pages(Wanted(given.given, given.images, given.labels, given.beside, given.places))
+    with closing(pages), PageServer({**files, **pages.routes}, host=given.host, port=given.port) as server:
         _announce(server.address, server.port)
         if given.browser:
             _open(server.address)
