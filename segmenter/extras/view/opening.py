@@ -122,7 +122,7 @@ class _Opening:
             shown.add(lambda: self._beside(shown))
         for id, title, ending, bands in (
             ("confidence", "confidence", CONFIDENCE, ()),
-            ("probabilities", "probability of", PROBABILITIES, [each.name for each in shown.classes]),
+            ("probabilities", "probability", PROBABILITIES, [each.name for each in shown.classes]),
         ):
             path = shown.path.with_name(shown.path.stem + ending)
             if path.is_file():
@@ -180,7 +180,7 @@ class _Opening:
             raise DatasetError(f"--beside {self._wanted.beside}", f"has no map {shown.path.name}")
         with WrittenMap(path, with_confidence=False) as opened:
             ids, place = self._legend.take(opened.classes), place_in(opened.info, shown.info)
-        return MapLayer("beside", f"map of {path.parent.name}", path, ids, self._palette, place)
+        return MapLayer("beside", f"beside: {path.parent.name}", path, ids, self._palette, place)
 
 
 def _coloured(classes: Sequence[MapClass]) -> list[LandCoverClass]:

@@ -74,7 +74,12 @@ class WindowList:
         else:
             bad, title = 1 - share, f"{share:.0%} sure"
         place = {"row": window.row, "column": window.col, "height": window.height, "width": window.width}
-        return bad * int(valid.sum()), {"map": shown.id, **place, "title": title.replace("%", " %"), "detail": detail}
+        return bad * int(valid.sum()), {
+            "map": shown.id,
+            **place,
+            "title": title.replace("%", " %"),
+            "detail": detail,
+        }
 
     def _confusion(self, layer: DifferenceLayer, window: Window) -> str:
         """Return the classes that are taken for each other most in a window."""
@@ -82,10 +87,9 @@ class WindowList:
         differ = has_one & has_other & (mapped != other)[..., 0]
         if not differ.any():
             return ""
-        pairs, counts = np.unique(
-            np.stack([other[..., 0][differ], mapped[..., 0][differ]]), axis=1, return_counts=True
-        )
-        true, got = (self._names[int(i)] for i in pairs[:, counts.argmax()])
+        pairs = other[..., 0][differ].astype(np.int64) * 256 + mapped[..., 0][differ]
+        most = divmod(int(np.bincount(pairs).argmax()), 256)
+        true, got = (self._names[each] for each in most)
         return f"{true} mapped as {got}" if self.id == "errors" else f"{got} here, {true} there"
 
 
