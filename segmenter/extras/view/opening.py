@@ -50,8 +50,8 @@ class Wanted:
     places: tuple[Path, ...] = ()
 
 
-def map_pages(wanted: Wanted) -> MapPages:
-    """Return the answers of the page, and have what it lists looked for.
+def map_pages(wanted: Wanted, *, now: bool = False) -> MapPages:
+    """Return the answers of the page, and have what it lists looked for, in the background or now.
 
     Raises:
         SegmenterError: see `opened_maps`.
@@ -67,7 +67,10 @@ def map_pages(wanted: Wanted) -> MapPages:
         if having := [shown for shown in maps if id in shown.layers]:
             lists.append(WindowList(id, title, having, legend.names))
     for each in lists:
-        each.begin(overviews)
+        if now:
+            each.read_all(overviews)
+        else:
+            each.begin(overviews)
     title = str(wanted.maps[0]) if len(wanted.maps) == 1 else counted(len(maps), "map")
     return MapPages(title, maps, legend, lists, overviews)
 

@@ -265,9 +265,8 @@ def test_overviews_keep_to_their_bound_on_disk(tmp_path: Path, monkeypatch: pyte
     overviews.close()
     none = Overviews(tmp_path / "none", most_bytes=-1)
     pyramid = shown_of(tmp_path).pyramid("map")
-    none._waiting.append((pyramid, done.set))
     with refused(SegmenterError, where=str(tmp_path / "none")):
-        none._provide(pyramid)
+        none.make(pyramid)
     assert pyramid.overviews == {}
     assert [*(tmp_path / "none").glob("*.tif")] == []
 
