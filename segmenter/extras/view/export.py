@@ -56,10 +56,7 @@ def exported(pages: MapPages, most_bytes: int = MOST_BYTES) -> tuple[bytes, list
     coarse = [(level, *layer) for level in range(top, _COARSE - 1, -1) for layer in layers]
     fine = [(level, *layer) for layer in layers for level in range(min(top, _COARSE - 1), -1, -1)]
     full = set[tuple[str, str]]()
-    for level, shown, id in (
-        *coarse,
-        *fine,
-    ):  # all layers in coarse levels before the first one in a fine one
+    for level, shown, id in coarse + fine:  # all layers are there before the first one is fine
         key = (shown.id, id)
         if level <= shown.pyramid(id).top and key not in full and not _added(content, shown, id, level):
             full.add(key)
