@@ -37,10 +37,12 @@ class ViewOptions(OverwriteOptions):
         positional=True,
         several=True,
     )
-    images: Path | None = option(None, "folder of their images (default: where predict.py found them)", "DIR")
+    images: Path | None = option(
+        None, "folder of the maps' images (default: where predict.py found them)", "DIR"
+    )
     labels: str | None = option(
         None,
-        "their label files, such as 'truth/{stem}.png', with the stem of the image's name",
+        "label files, such as 'truth/{stem}.png', by the stem of the image's name",
         "PATTERN",
         path=True,
     )
