@@ -40,7 +40,7 @@ LIMITS = {
     "segmenter.devices": (1203, 1198, 0),
     "segmenter.diagnosis": (1567, 1350, 0),
     "segmenter.evaluation": (1192, 1288, 0),
-    "segmenter.grid": (773, 829, 0),
+    "segmenter.grid": (774, 830, 0),
     "segmenter.inference": (1371, 1467, 0),
     "segmenter.mapping": (2849, 3000, 0),
     "segmenter.model": (1918, 1953, 0),
