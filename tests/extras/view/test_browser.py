@@ -226,6 +226,9 @@ def test_the_keyboard_alone_walks_reads_and_switches(driver: Driver, tmp_path: P
         assert not driver.execute_script("return page.layers.get('map').getVisible()")
         key(driver, "0")
         assert driver.execute_script("return page.window") == [0, 0, 301, 417]
+        box = driver.find_element("css selector", "#layer-map input[type=checkbox]")
+        box.send_keys(" ")  # a switch that has the focus is switched by Space
+        assert driver.execute_script("return page.layers.get('map').getVisible()")
         stops = driver.execute_script(
             "return [...document.querySelectorAll('#panel input, #panel button, #panel select')]"
             ".every((e) => e.tabIndex === 0 && (e.labels?.length || e.ariaLabel || e.innerText || e.title))"
