@@ -87,11 +87,12 @@ class Overviews:
                 pyramid, afterwards = self._waiting.popleft()
             try:
                 self.make(pyramid)
-                afterwards()
             except _StoppedError:
                 return
             except SegmenterError as error:
                 self.remarks.append(f"no overview of {pyramid.layer.title}: {error}")
+                pyramid.done = 1.0  # it stays thinned
+            afterwards()
 
     # ------------------------------------------------------------------------------------------- files
 
