@@ -54,6 +54,7 @@ def opened(
         try:
             resize(driver, width, HIGH)
             driver.get("about:blank")
+            driver.get_log("browser")  # what an earlier page left there
             driver.get(f"{server.address}{hash}")
             wait_until(lambda: driver.execute_script("return !!globalThis.page?.shown"))
             drawn(driver)
@@ -342,6 +343,8 @@ def test_an_exported_page_works_without_a_program(driver: Driver, tmp_path: Path
     file = tmp_path / "page.html"
     file.write_bytes(content)
     resize(driver, WIDE, HIGH)
+    driver.get("about:blank")
+    driver.get_log("browser")  # what an earlier page left there
     driver.get(file.as_uri())
     wait_until(lambda: driver.execute_script("return !!globalThis.page?.shown"))
     drawn(driver)
