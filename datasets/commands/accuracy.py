@@ -14,7 +14,7 @@ from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import check_writable
-from segmenter.base.invocation import ToolParser, installation
+from segmenter.base.invocation import ToolParser, installation, typed
 from segmenter.base.options import Command, parsed_command
 from segmenter.base.terminal import say, stdout_for_json, warn
 from segmenter.extras.accuracy.request import EstimateRequest, SampleRequest
@@ -74,6 +74,8 @@ def _estimate(request: EstimateRequest) -> int:
             return 0
     lines = [*account.table(found, unit), "", account.head(found), *account.sentences(found, unit)]
     say("\n".join(lines))
+    if _is_geopackage(points):
+        say(f"look: segmenter view MAPS --places {typed(points)}")
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
-from segmenter.base.invocation import ToolParser, installation
+from segmenter.base.invocation import ToolParser, installation, typed
 from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
 
@@ -138,6 +138,9 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     wrong = sum(each.wrong for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
     say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")
+    if ".csv" in files:
+        say(f"look: segmenter predict {typed(request.run)} --split validation --output maps/")
+        say(f"      segmenter view maps/ --places {typed(files['.csv'])}")
 
 
 def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
