@@ -13,7 +13,7 @@ from segmenter.base.invocation import invocation
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.diagnosis.augmented import tiles_to_show
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.evaluation.figures import coloured, stretched
+from segmenter.evaluation.layers import coloured, stretched
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset
@@ -41,7 +41,7 @@ from segmenter.pages.parts import (
     side_by_side,
 )
 from segmenter.pages.pictures import picture
-from segmenter.raster import LabelRaster, open_raster, outlines, raster_info
+from segmenter.raster import LabelRaster, open_raster, outlines, raster_info, scene_stretch
 from segmenter.tiles.index import TileIndex, build_index
 
 from ..check import CheckReport, class_rows
@@ -111,15 +111,16 @@ def _row(dataset: Dataset, index: TileIndex, tile: int) -> PictureRow:
     with open_raster(scene.image, dataset.bands) as raster:
         window = index.window(tile).intersection(Window.of(raster.info.size))
         image, valid = raster.read(window)
+        stretch, metres = scene_stretch(raster), dataset.scale_of(scene, raster.info.metres_per_pixel)
     with LabelRaster(scene.label, dataset.classes) as label:
         ids = np.where(valid, label.ids(window), IGNORE).astype(np.uint8)
-    seen, drawn = stretched(image, valid), coloured(ids, dataset.classes)
+    seen, drawn = stretched(image, valid, stretch), coloured(ids, dataset.classes)
     over = np.where((ids == IGNORE)[..., None], seen, seen * (1 - _OVER) + drawn * _OVER)
     share_K = class_pixels(ids, len(dataset.classes)) / ids.size
     names = [f"{dataset.classes.names[c]} {percent(share_K[c])}" for c in np.argsort(share_K) if share_K[c]]
     place = f"{scene.name}, row {window.row:,}, column {window.col:,}, {window.size} pixels"
     made = (
-        picture("image", seen, "jpeg"),
+        picture("image", seen, "jpeg", metres),
         picture("label over it", over, "jpeg"),
         picture("label", drawn, "png"),
     )

@@ -12,12 +12,14 @@ colours also have different patterns or symbols.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from segmenter.evaluation.drawing import percent as percent
+from segmenter.evaluation.drawing import scale_bar
 
 PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
 FILLER = "#e69f00"
@@ -204,13 +206,29 @@ class ShareMaps:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: name, media type ("image/png"), bytes in base64, and size in pixels."""
+    """A picture of a page.
+
+    Attributes:
+        kind: media type, as "image/png".
+        data: bytes in base64.
+        width, height: pixels on the screen, if there is room.
+        across: metres from side to side, for a scale bar; None: no bar.
+    """
 
     name: str
     kind: str
     data: str
     width: int
     height: int
+    across: float | None = None
+
+    @property
+    def scale(self) -> tuple[str, float] | None:
+        """Text of the scale bar, and its percent of the picture's width; None without a scale."""
+        if not self.across:
+            return None
+        text, share = scale_bar(self.across)
+        return text, 100 * share
 
 
 @dataclass(frozen=True)
@@ -292,25 +310,6 @@ def short(text: str) -> str:
 def lines(*texts: str) -> str:
     """Return lines of text for a chart's hover."""
     return "<br>".join(map(label, texts))
-
-
-def percent(share: float | None) -> str:
-    """Return a share as text such as `74 %`; 0 % and 100 % only if it is exactly that."""
-    if share is None:
-        return "–"
-    hundred = 100 * share
-    if hundred <= 0 or hundred >= 100:
-        return f"{hundred:.0f} %"
-    if hundred < 0.001:
-        return "< 0.001 %"
-    if hundred > 99.99:
-        return "> 99.99 %"
-    if hundred > 99:
-        digits = 1 if hundred < 99.9 else 2
-        return f"{math.floor(hundred * 10**digits) / 10**digits:.{digits}f} %"
-    digits = 0 if hundred >= 9.95 else 1 - math.floor(math.log10(hundred))
-    text = f"{hundred:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text} %"
 
 
 def number(value: float | None, digits: int = 0) -> str:

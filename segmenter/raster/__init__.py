@@ -18,6 +18,7 @@ from segmenter.raster.reading import (
     open_raster,
     raster_info,
 )
+from segmenter.raster.stretch import scene_stretch
 from segmenter.raster.write import (
     RasterSpec,
     RasterWriter,
@@ -51,5 +52,6 @@ __all__ = [
     "raster_info",
     "read_label",
     "remove_leftovers",
+    "scene_stretch",
     "write_raster",
 ]

@@ -329,7 +329,7 @@ class Trainer:
 
     def _validate(self, bar: Any, stop: Stop) -> None:
         bar.set_description("validating")
-        scales, examples = GsdConfusions(self.run.classes), Examples()
+        scales, examples = GsdConfusions(self.run.classes), Examples(self.run.recipe.tiles.size)
         parts = (self.run, self.learner.predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
             confusion = validate(*parts, going=self.feed.check)

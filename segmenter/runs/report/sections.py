@@ -130,7 +130,6 @@ _MOST_STAGES = 6
 """Maps of the followed window that are shown."""
 _SMALLEST = 200
 """Pixels of a picture's longer side, at least: a smaller one is enlarged, each pixel to a square."""
-_WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
 
 
 def write_report(run: Path, output: Path | None = None, maps: Path | None = None) -> Path:
@@ -344,14 +343,25 @@ def _text(windows: ShownWindows) -> str:
 
 
 def _row(one: ShownWindow) -> PictureRow:
-    share = percent(one.right / one.labelled)
-    title = f"{_WORDS[one.why]}: {share} of {one.labelled:,} labelled pixels are right"
     made = [
         _framed(one, "image", one.image, "jpeg"),
         _framed(one, "label", one.label),
         _framed(one, "map", one.map),
+        *(_framed(one, name, data) for name in ("errors", "confidence") if (data := getattr(one, name))),
     ]
-    return PictureRow(title, _window(one), made)
+    return PictureRow(_seen(one), _window(one), made)
+
+
+def _seen(one: ShownWindow) -> str:
+    """Return what a window shows: the share that is wrong, and for what it is mostly taken."""
+    wrong = one.labelled - one.right
+    text = f"{percent(wrong / one.labelled)} wrong"
+    if one.why == "best" and one.classes:
+        text = f"{counted(one.classes, 'class', 'classes')}, {text}"
+    if one.confused is None or not wrong:
+        return text
+    truth, taken = map(plain, one.confused)
+    return f"{text}, most of it {truth} mapped as {taken}"
 
 
 def _window(one: ShownWindow | Progress) -> str:
@@ -359,6 +369,8 @@ def _window(one: ShownWindow | Progress) -> str:
 
 
 def _framed(one: ShownWindow | Progress, name: str, data: str, kind: str = "png") -> Picture:
-    """Return a picture of a window, enlarged if it is small."""
+    """Return a picture of a window, enlarged if it is small; the image has a scale bar if one is known."""
     times = max(1, _SMALLEST // max(one.picture_height, one.picture_width))
-    return Picture(name, f"image/{kind}", data, times * one.picture_width, times * one.picture_height)
+    across = one.metres * one.width if one.metres and name == "image" else None
+    size = times * one.picture_width, times * one.picture_height
+    return Picture(name, f"image/{kind}", data, *size, across)
