@@ -31,7 +31,7 @@ def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, An
         maps: data for the page's script to draw small maps; None: no maps.
 
     Raises:
-        SegmenterError: there are charts or maps, and Plotly, of the extra `report`, is not installed.
+        SegmenterError: Jinja, of the extra `report`, is not installed.
     """
     data = {"charts": chart_data(_charts(sections)), "maps": maps}
     try:
@@ -54,11 +54,12 @@ def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) 
     from markupsafe import Markup
 
     own = resources.files("segmenter.pages")
-    script, style, template = (
-        (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
+    charts, script, style, template = (
+        (own / name).read_text(encoding="utf-8")
+        for name in ("charts.js", "page.js", "page.css", "page.html")
     )
     moving = data["charts"] or data["maps"]
-    scripts = [*([_plotly_js()] if moving else []), script]
+    scripts = [*([charts] if moving else []), script]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (
@@ -91,13 +92,6 @@ def _environment() -> Environment:
     environment.filters["colour"] = colour
     environment.filters["kind"] = lambda value: type(value).__name__
     return environment
-
-
-def _plotly_js() -> str:
-    """Return Plotly's JavaScript from its Python package: the page works offline."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _sha256(text: str) -> str:
