@@ -45,7 +45,7 @@ def recipes_hint() -> str:
 def installation(extra: str) -> str:
     """Return the command that installs an optional extra: `make …` in a clone, else pip."""
     if _in_clone():
-        return "make " + {"cpu": "setup", "gpu": "setup GPU=1", "report": "setup"}.get(extra, extra)
+        return "make " + {"cpu": "setup", "gpu": "setup GPU=1"}.get(extra, extra)
     # Two wheels of TensorFlow in one environment overwrite each other.
     first = "pip uninstall -y tensorflow-cpu; " if extra == "gpu" else ""
     return f"{first}pip install '{_PACKAGE}[{extra}]'"

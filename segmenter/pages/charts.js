@@ -1,5 +1,5 @@
 "use strict";
-// Charts as SVG: lines, bars and heat maps, from figures in the part of Plotly's form that the reports use.
+// Charts as SVG: lines, bars and heat maps, from figures of Plotly's form, as far as the reports use it.
 const charted = (function () {
   const SVG = "http://www.w3.org/2000/svg", FONT = "system-ui, sans-serif";
   const DASHES = {dot: "2 3", dash: "8 5"};
@@ -297,7 +297,7 @@ const charted = (function () {
     const widest = Math.max(0, ...sideTicks.map(({text}) => widthOf(text, 12)));
     const left = Math.ceil(widest + 8 + (layout.yaxis.title.text ? 22 : 2));
     const last = bottomTicks.length ? widthOf(bottomTicks.at(-1).text, 12) / 2 : 0;
-    const right = barred ? 62 : Math.max(12, Math.ceil(last) + 2);
+    const right = barred ? 32 + Math.ceil(widthOf("100 %", 12)) : Math.max(12, Math.ceil(last) + 2);
     const top = Math.max(layout.margin.t - (layout.showlegend && !low ? 20 : 0), 8) + (low ? 0 : space);
     const tall = layout.xaxis.tickangle === -90 ? Math.max(0, ...bottomTicks.map(({text}) => widthOf(text, 12))) + 10 : 20;
     const below = height - (low ? space : 0), bottom = tall + (layout.xaxis.title.text ? 22 : 0);

@@ -4,8 +4,8 @@ The template passes all texts (names of classes, files and datasets) through `es
 The page allows only its own scripts, by their hashes, so that even unescaped markup could neither run nor
 load anything.
 
-Layout of all charts: colours, axes, bars. Figures are Plotly's `data` and `layout` as plain dictionaries
-(tests check them with Plotly's schema), so only the page needs the package. Hover texts are written in
+Layout of all charts: colours, axes, bars. Figures have the form of Plotly's `data` and `layout`, as plain
+dictionaries (tests check them with its schema); `charts.js` draws them. Hover texts are written in
 Python, as complete sentences. Colours follow Okabe and Ito (2008, "Color universal design"); different
 colours also have different patterns or symbols.
 """
@@ -161,7 +161,7 @@ class Chart:
     Attributes:
         name: an id, unique on the page.
         title: one sentence with the message of the chart.
-        figures: Plotly's `data` and `layout` by choice; with several, the page offers the choice and draws
+        figures: `data` and `layout` by choice; with several, the page offers the choice and draws
             `chosen` first.
         titles: title for each choice, if it differs.
         table: the same numbers, for screen readers and for copying.
@@ -289,9 +289,9 @@ def plain(text: str) -> str:
 
 
 def label(text: str, longest: int = 0) -> str:
-    """Return text for a chart, safe from Plotly's tags, entities, `%{templates}` and `$formulas$`.
+    """Return text for a chart, safe from tags, entities, `%{templates}` and `$formulas$`.
 
-    Characters that could begin one become entities, which Plotly converts back at the end.
+    Characters that could begin one become entities, which the page's script converts back at the end.
 
     Args:
         longest: maximum number of characters; 0: no limit.

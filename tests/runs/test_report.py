@@ -3,7 +3,6 @@
 import html
 import re
 import shutil
-import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -41,7 +40,7 @@ from tests.helpers.refusals import refused
 from tests.helpers.report_page import Page
 from tests.helpers.trained_run import STEPS, trained_run
 
-MOST = 6 << 20
+MOST = 3 << 19
 """Bytes of a page."""
 CASES: dict[str, dict[str, Any]] = {
     "whole": {},
@@ -284,24 +283,6 @@ def test_the_command_writes_it_whole_where_it_is_asked_to(
         write_report(run, tmp_path)
     (run / f".{REPORT}.abcdefgh").write_text("<html>")
     assert remove_leftovers(run) == 1
-
-
-def test_without_plotly_one_line_says_so_and_the_training_is_done_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from segmenter.training.ending import leave_report
-
-    run = trained_run(tmp_path / "run", epochs=1).path
-    monkeypatch.delitem(sys.modules, "segmenter.pages.page", raising=False)
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with refused(SegmenterError, fault="package plotly.offline"):
-        write_report(run)
-    leave_report(run)
-    said = capsys.readouterr().err
-    assert said.startswith("warning: no report")
-    assert said.endswith(f"segmenter runs report {run}\n")
-    assert said.count("\n") == 1
-    assert not (run / REPORT).exists()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Charts of the data: classes, tiles, co-occurrence of classes, the forecast.
 
-Each chart has a title, a reading guide and a table besides Plotly's drawing.
+Each chart has a title, a reading guide and a table besides its drawing.
 """
 
 from __future__ import annotations

@@ -214,9 +214,6 @@ def html_report(diagnosis: Diagnosis) -> str:
 
     Args:
         diagnosis: its names may be any text.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
     """
     sections = [
         _classes(diagnosis),

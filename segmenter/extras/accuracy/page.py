@@ -55,7 +55,7 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
     """Write the page, completely or not at all.
 
     Raises:
-        SegmenterError: the file cannot be written, or a package of the extra `report` is not installed.
+        OutputError: the file cannot be written.
     """
     check_writable(path)
     sample, shown = estimates.sample, unit_for(unit, estimates.sample.total)

@@ -60,8 +60,7 @@ def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path
         found: findings, costliest first; the first 40 get pictures.
 
     Raises:
-        SegmenterError: the file cannot be written, an image cannot be read, or a package of the extra
-            `report` is not installed.
+        SegmenterError: the file cannot be written, or an image cannot be read.
     """
     legend = [ClassCell(each.name, hex_colour(each.colour)) for each in classes.classes]
     blocks: list[Block] = [Paragraph("No label is contradicted more than usual.")]

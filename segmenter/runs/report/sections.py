@@ -142,7 +142,6 @@ def write_report(run: Path, output: Path | None = None, maps: Path | None = None
     Raises:
         CheckpointError: the path is no run directory, or its records are damaged.
         OutputError: the file cannot be written.
-        SegmenterError: a package of the extra `report` is not installed.
     """
     path = run / REPORT if output is None else output
     if output is not None:
@@ -152,11 +151,7 @@ def write_report(run: Path, output: Path | None = None, maps: Path | None = None
 
 
 def html_report(story: Story) -> str:
-    """Return a run's report as an HTML page.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
-    """
+    """Return a run's report as an HTML page."""
     head = Head(
         f"Training of {plain(story.run.recipe.name)}",
         headline(story),
