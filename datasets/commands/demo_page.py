@@ -13,6 +13,7 @@ from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     ClassCell,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     PictureRow,
@@ -43,12 +44,10 @@ def demo_page(folder: Path, facts: DemoFacts) -> str:
         PageSection("maps", "Where is it right, and where wrong?", [PictureRows(rows, legend)]),
         PageSection("next", "Your own data: three commands", [TermList(next_commands())]),
     ]
-    lead = (
-        f"{percent(facts.miou)} mIoU on {len(rows)} scenes that training never saw; each of {facts.steps} "
-        f"steps held every class, also {RARE}, which one tile of forty shows."
-    )
+    figure = KeyFigure(percent(facts.miou), f"mIoU on {len(rows)} scenes that training never saw")
+    lead = f"Each of {facts.steps} steps held every class, also {RARE}, which one tile of forty shows."
     scenes = {split: str(len(dataset.of(split))) for split in ("train", "validation", "test")}
-    return html_page(Head("The demo", lead, scenes, f"{COMMAND} demo"), sections)
+    return html_page(Head("The demo", lead, scenes, f"{COMMAND} demo", figure), sections)
 
 
 def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:

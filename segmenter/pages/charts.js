@@ -54,11 +54,12 @@ const charted = (function () {
     return found;
   }
 
-  function scaleOf(axis, data, name) {
+  function scaleOf(axis, data, name, shapes = []) {
     const log = axis.type === "log", place = (v) => log ? Math.log10(v) : v;
     let [low, high] = axis.range || [];
     if (low === undefined) {
-      const found = valuesOf(data, name).map(place);
+      const drawn = shapes.filter((shape) => shape.yref !== "paper").flatMap((shape) => [shape[name + "0"], shape[name + "1"]]);
+      const found = [...valuesOf(data, name), ...drawn].map(place);
       [low, high] = [Math.min(...found), Math.max(...found)];
       if (!found.length) [low, high] = [0, 1];
       if (axis.rangemode === "tozero") [low, high] = [Math.min(0, low), high + 0.05 * (high - Math.min(0, low) || 1)];
@@ -71,6 +72,7 @@ const charted = (function () {
   }
 
   function ticksOf(scale) {
+    if (scale.axis.showticklabels === false) return [];
     const {axis, low, high, place} = scale, [least, most] = [Math.min(low, high), Math.max(low, high)];
     let values = axis.tickvals, texts = axis.ticktext;
     if (!values) {
@@ -273,7 +275,7 @@ const charted = (function () {
       const anchor = {right: "end", left: "start"}[note.xanchor] || "middle";
       const shift = anchor === "end" ? -3 : anchor === "start" ? 3 : 0, half = widthOf(note.text, note.font.size) / 2;
       const inside = anchor === "middle" ? Math.min(Math.max(x, half), box.width - half) : x;
-      add(svg, "text", {x: inside + shift, y: paper(note.y) - 3 - (note.yshift || 0), "font-size": note.font.size, fill: note.font.color, "text-anchor": anchor}, decoded(note.text));
+      add(svg, "text", {x: inside + shift, y: (note.yref === "paper" ? paper : Y)(note.y) - 3 - (note.yshift || 0), "font-size": note.font.size, fill: note.font.color, "text-anchor": anchor}, decoded(note.text));
     }
   }
 
@@ -289,7 +291,7 @@ const charted = (function () {
     const svg = document.createElementNS(SVG, "svg");
     for (const [name, value] of Object.entries({class: "main-svg", width, height, "font-family": FONT})) svg.setAttribute(name, value);
     add(svg, "rect", {width, height, fill: layout.paper_bgcolor});
-    const scales = [scaleOf(layout.xaxis, data, "x"), scaleOf(layout.yaxis, data, "y")];
+    const scales = [scaleOf(layout.xaxis, data, "x", layout.shapes), scaleOf(layout.yaxis, data, "y", layout.shapes)];
     const shown = legendRows(legendOf(data, layout), width - 20), low = layout.legend.y < 0;
     const space = layout.showlegend && shown[0].length ? 20 * shown.length + 8 : 0;
     const barred = data.find((trace) => trace.showscale);

@@ -68,6 +68,11 @@ def layout(height: int, xaxis: Data, yaxis: Data, **more: Any) -> Data:
     }
 
 
+def class_marker(colours: Sequence[str]) -> Data:
+    """Return the look of bars of classes: each in its class's colour, with an edge that a pale one needs."""
+    return {"color": [colour(each) for each in colours], "line": {"color": GREY, "width": 0.8}}
+
+
 def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
     """Return bars with their values at the end."""
     bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
@@ -267,17 +272,30 @@ class PageSection:
 
 
 @dataclass(frozen=True)
+class KeyFigure:
+    """The number that a page is opened for: its value, what it is, and its interval, if there is one."""
+
+    value: str
+    what: str
+    interval: str = ""
+
+
+@dataclass(frozen=True)
 class Head:
     """The head of a page, and its last line.
 
     Attributes:
         title: title of the page; may contain any text.
+        figure: stands large above the lead; None: the lead is no number.
+        more: a paragraph below the lead.
     """
 
     title: str
     lead: str
     facts: Mapping[str, str]
     maker: str
+    figure: KeyFigure | None = None
+    more: str = ""
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,14 @@ addresses can point GDAL anywhere. Faults become a `RasterError` that names the 
 
 from segmenter.raster.gdal.private import quiet_libtiff
 from segmenter.raster.gdal.settings import quiet_gdal
-from segmenter.raster.ground import crs_title, extent_text, length, metres_apart, outlines, pixel_sides
+from segmenter.raster.ground import (
+    crs_title,
+    extent_text,
+    length,
+    metres_apart,
+    outlines,
+    pixel_sides,
+)
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers

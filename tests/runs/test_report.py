@@ -136,7 +136,7 @@ def test_its_classes_and_confusions_are_those_of_the_best_scores(made: Any) -> N
     shares = (100 * matrix / matrix.sum(axis=1, keepdims=True)).tolist()
     assert [pytest.approx(row) for row in shares] == cells
     assert f"mIoU {100 * scores.scores.miou:.2f}, mF1" in page.text()
-    assert "after epoch 6, on 2 validation scenes. Finished, 6 epochs." in page.text()
+    assert "After epoch 6, on 2 validation scenes. Finished, 6 epochs." in page.text()
 
 
 def test_foreign_names_change_no_tag_and_stay_text(made: Any, tmp_path: Path) -> None:

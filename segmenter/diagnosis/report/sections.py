@@ -12,7 +12,7 @@ from typing import Any
 import segmenter.diagnosis.report.charts as report_charts
 from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
-from segmenter.diagnosis.data import Diagnosis, GsdFacts, SceneMap
+from segmenter.diagnosis.data import Diagnosis, GsdFacts, PlanFacts, SceneMap
 from segmenter.diagnosis.text import quota_header, quota_rows
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
@@ -22,6 +22,7 @@ from segmenter.pages.parts import (
     Charts,
     ClassCell,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     ShareMaps,
@@ -227,7 +228,8 @@ def html_report(diagnosis: Diagnosis) -> str:
         _run_section(diagnosis),
     ]
     title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
-    head = Head(title, headline(diagnosis), _facts(diagnosis), f"{invocation('coverage')}")
+    maker, figure = invocation("coverage"), _key_figure(diagnosis)
+    head = Head(title, headline(diagnosis), _facts(diagnosis), maker, figure)
     return html_page(head, sections, map_data(diagnosis))
 
 
@@ -243,6 +245,22 @@ def main_batch(diagnosis: Diagnosis) -> int:
     return int(choices[0] if choices else max(sizes, default=0))
 
 
+def _by_chance(diagnosis: Diagnosis, plan: PlanFacts) -> float:
+    """Return the share of random batches of a plan's size that hold all classes."""
+    probability = {i.batch: i.probability for i in diagnosis.forecast.batches}
+    return float(probability.get(plan.batch, plan.shuffle.complete_steps))
+
+
+def _key_figure(diagnosis: Diagnosis) -> KeyFigure | None:
+    """Return how often a random batch holds all classes; None without a plan."""
+    plan = next((p for p in diagnosis.plans if p.batch == main_batch(diagnosis)), None)
+    if plan is None or plan.refused or not diagnosis.rarest_first:
+        return None
+    what = f"of random batches of {counted(plan.batch, 'tile')} hold {_everything(diagnosis)}"
+    planned = f"of planned ones {percent(plan.planned.complete_steps)}"
+    return KeyFigure(percent(_by_chance(diagnosis, plan)), what, planned)
+
+
 def headline(diagnosis: Diagnosis) -> str:
     """Return a summary of random batches and the plan in one or two sentences."""
     plans = {p.batch: p for p in diagnosis.plans}
@@ -252,9 +270,8 @@ def headline(diagnosis: Diagnosis) -> str:
     every = _everything(diagnosis)
     if plan.refused:
         return f"No batch of {plan.batch:,} tiles can hold {every}: {plain(plan.refused)}"
-    probability = {i.batch: i.probability for i in diagnosis.forecast.batches}
-    random = probability.get(plan.batch, plan.shuffle.complete_steps)
     repeats = counted(plan.coverage_repeats, "repeat") if plan.coverage_repeats else "no repeats"
+    random = _by_chance(diagnosis, plan)
     text = (
         f"A random batch of {plan.batch:,} holds {every} in {_spoken(random)} of the steps; the plan in "
         f"{_spoken(plan.planned.complete_steps)}, with {repeats} in {counted(plan.steps, 'step')}."

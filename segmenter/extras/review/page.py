@@ -27,6 +27,7 @@ from segmenter.pages.parts import (
     Block,
     ClassCell,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     PictureRow,
@@ -68,13 +69,12 @@ def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path
         blocks = [PictureRows(_rows(found[:_SHOWN], classes), legend)]
     scenes = len({finding.of.scene.name for finding in found})
     facts = {
-        "Findings": number(len(found)),
         "Scenes with findings": number(scenes),
         "Pixels expected to be wrong": number(sum(finding.wrong for finding in found)),
     }
     lead = (
-        "Labels that models contradict which did not learn from them, costliest first. A model errs too: "
-        "look at the image."
+        "Labels that models contradict which did not learn from them, costliest first, in a frame. A model "
+        "errs too: look at the image."
     )
     sections = [
         PageSection("findings", "Which labels look wrong?", blocks),
@@ -82,7 +82,10 @@ def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path
             "pairs", "Which classes are taken for each other?", [_pairs(found, classes)] * bool(found)
         ),
     ]
-    head = Head(f"Labels to review, by {run.name}", lead, facts, f"{invocation('review')} RUN")
+    figure = KeyFigure(
+        number(len(found)), "labels that look wrong" if len(found) != 1 else "label that looks wrong"
+    )
+    head = Head(f"Labels to review, by {run.name}", lead, facts, f"{invocation('review')} RUN", figure)
     write_whole(path, html_page(head, sections).encode())
 
 

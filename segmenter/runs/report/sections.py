@@ -9,6 +9,8 @@ from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.calibration import COVERAGES, Fitted, Measures
+from segmenter.evaluation.drawing import hex_colour
+from segmenter.evaluation.intervals import Interval
 from segmenter.evaluation.scores import score_of, title_of
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
@@ -21,6 +23,7 @@ from segmenter.pages.parts import (
     ClassCell,
     Data,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     Picture,
@@ -59,9 +62,9 @@ def calibration_blocks(found: CalibrationFile) -> list[Block]:
     kind = "a temperature and a bias for each class" if fitted.calibration.shifts else "a temperature"
     text = (
         f"Maps are made with {kind} ({fitted.calibration.temperature:.3g}) fitted on {found.pixels:,} "
-        f"pixels of {found.scenes} validation scenes. Measured on scenes left out of the fit, the expected "
-        f"calibration error goes from {percent(fitted.before.ece)} to {percent(fitted.after.ece)}. With the "
-        f"bias, mIoU of these pixels is {percent(fitted.with_bias.miou)}, without it "
+        f"pixels of {counted(found.scenes, 'validation scene')}. Measured on scenes left out of the fit, the "
+        f"expected calibration error goes from {percent(fitted.before.ece)} to {percent(fitted.after.ece)}. "
+        f"With the bias, mIoU of these pixels is {percent(fitted.with_bias.miou)}, without it "
         f"{percent(fitted.temperature.miou)}."
     )
     return [Paragraph(text), *side_by_side(_reliability(fitted), _risk_coverage(fitted))]
@@ -152,12 +155,9 @@ def write_report(run: Path, output: Path | None = None, maps: Path | None = None
 
 def html_report(story: Story) -> str:
     """Return a run's report as an HTML page."""
-    head = Head(
-        f"Training of {plain(story.run.recipe.name)}",
-        headline(story),
-        _facts(story),
-        f"{invocation('runs')} report",
-    )
+    figure, lead = headline(story)
+    title, maker = f"Training of {plain(story.run.recipe.name)}", f"{invocation('runs')} report"
+    head = Head(title, lead, _facts(story), maker, figure)
     return html_page(head, report_sections(story))
 
 
@@ -196,8 +196,8 @@ def scene_blocks(known: RunScenes) -> list[Block]:
     return [Paragraph(text), Table("Scenes of this training", TITLES, cells, words=True)]
 
 
-def headline(story: Story) -> str:
-    """Return the best score and the training's progress in one or two sentences."""
+def headline(story: Story) -> tuple[KeyFigure | None, str]:
+    """Return the best score, and a sentence on where it is from and how far the training went."""
     came = story.status[0].upper() + story.status[1:]
     if story.best is None:
         why = (
@@ -205,7 +205,7 @@ def headline(story: Story) -> str:
             if not story.validations
             else "the files of the best scores are not there"
         )
-        return f"{came}. There are no scores: {why}."
+        return None, f"{came}. There are no scores: {why}."
     name, best = story.run.recipe.training.best_by, story.best
     try:
         value = finite(score_of(best.scores, name))
@@ -213,9 +213,17 @@ def headline(story: Story) -> str:
         name, value = "miou", finite(best.scores.miou)
     scenes = counted(len(best.scores.protocol.scenes), "validation scene")
     text = "not defined" if value is None else percent(value)
-    if name == "miou" and best.scores.interval is not None:
-        text += f" ({best.scores.interval})"
-    return f"{title_of(name)} {text} after epoch {best.epoch}, on {scenes}. {came}."
+    interval = best.scores.interval
+    spread = "" if name != "miou" or interval is None else _spread(interval)
+    return KeyFigure(text, title_of(name), spread), f"After epoch {best.epoch}, on {scenes}. {came}."
+
+
+def _spread(interval: Interval) -> str:
+    """Return an interval as text such as `51 to 64 % (95 %), from 16 blocks of 256 px`."""
+    if interval.bounds is None:
+        return str(interval)
+    low, high = (percent(bound).removesuffix(" %") for bound in interval.bounds)
+    return f"{low} to {high} % (95 %), from {interval.units}"
 
 
 def _facts(story: Story) -> dict[str, str]:
@@ -323,7 +331,7 @@ def picture_blocks(story: Story) -> list[Block]:
 
 
 def _legend(story: Story) -> list[ClassCell]:
-    return [ClassCell(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
+    return [ClassCell(c.name, hex_colour(c.colour)) for c in story.run.classes.classes]
 
 
 def _text(windows: ShownWindows) -> str:
