@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError, counted, plain, shortened
+from segmenter.base.files import is_vector
 from segmenter.base.invocation import invocation
 from segmenter.config.reading import setting_doc
 from segmenter.config.recipe import Recipe, TilesConfig
@@ -92,7 +93,7 @@ def start_page(
         PageSection("split", "What trains, and what is held out?", _split(dataset)),
         PageSection("doubts", "What else could it be?", [TermList(doubts)] if doubts else []),
         PageSection("seen", "What else is worth knowing?", [TermList(seen)] if seen else []),
-        PageSection("data", "How are the files read, and why?", [_settings("Settings of the data", own)]),
+        PageSection("files", "How are the files read, and why?", [_settings("Settings of the data", own)]),
         PageSection("settings", "How does it train, and why?", [_settings("Settings of the training", rest)]),
     ]
     left = " ".join(f"{choice.left}." for choice in choices if choice.left)
@@ -121,7 +122,7 @@ def _doubt(recipe: Recipe, choice: Choice) -> tuple[str, str]:
     """Return a setting that has another reading, and sentences that say it to who never saw a recipe."""
     what, value = setting_doc(recipe, choice.key), shortened(value_text(choice.value), _LONGEST)
     meaning = f" ({what.partition(';')[0]})" if what else ""
-    return choice.key, f"planned is {value}{meaning}, as {choice.reason}. It could also be: {choice.other}."
+    return choice.key, f"planned is {value}{meaning}, as {choice.reason}. Not sure: {choice.other}."
 
 
 def _pictures(tiles: TilesConfig, dataset: Dataset) -> list[Block]:
@@ -172,7 +173,7 @@ def _classes(recipe: Recipe, dataset: Dataset, report: CheckReport) -> Table:
 def _in_files(recipe: Recipe, dataset: Dataset) -> tuple[str, list[str]]:
     """Return the title and the cells of a column that says what stands for each class in the label files."""
     classes, drawn = dataset.classes.classes, getattr(recipe.dataset, "vector", None)
-    if drawn is not None:
+    if drawn is not None and is_vector(getattr(recipe.dataset, "labels", "")):
         meant = {name: value for value, name in drawn.values.items()}
         else_where = {drawn.outside: "outside all polygons"} if drawn.outside else {}
         cells = [meant.get(each.name) or else_where.get(each.name) or each.name for each in classes]

@@ -88,11 +88,12 @@ class Example:
         return panels
 
 
-def scene_panels(example: Example, classes: ClassMap, side: int = 2000) -> Figure:
+def scene_panels(example: Example, classes: ClassMap, side: int = 2000, width: int = 0) -> Figure:
     """Return image, label, map, errors and confidence of a part, as far as known, with a legend.
 
     Args:
         side: the longer side of the picture in pixels, about; larger rasters are thinned out.
+        width: of the figure above, whose legend is this one's too; all panels are in a row; 0: there is none.
     """
     shape = example.map_HW.shape
     known = {"label": example.label_HW, "image": example.image_HWC, "confidence": example.confidence_HW}
@@ -107,26 +108,21 @@ def scene_panels(example: Example, classes: ClassMap, side: int = 2000) -> Figur
     hatched = any((each == IGNORE).any() for each in ids) or not drawn.valid_HW.all()
     whole = shape if example.of is None else (example.of.height, example.of.width)
     title = _shrunk(example.title, whole, step * max(1, round(whole[0] / shape[0])))
-    return panels_figure(
-        {_caption(name, drawn): panel for name, panel in panels.items()},
-        classes,
-        hatched,
-        title,
-        side,
-        drawn.metres,
-    )
+    captioned = {_caption(name, drawn, short=width > 0): panel for name, panel in panels.items()}
+    return panels_figure(captioned, classes, hatched, title, width or side, drawn.metres, below=width > 0)
 
 
-def _caption(name: str, example: Example) -> str:
+def _caption(name: str, example: Example, *, short: bool) -> str:
     """Return the caption of a layer; of the errors with their share, of confidence with its colours."""
-    if name == "confidence":
+    if name == "confidence" and not short:
         return "confidence: blue 0 %, yellow 100 %"
     if name != "errors" or example.label_HW is None:
         return name
     known = (example.label_HW != IGNORE) & (example.map_HW != IGNORE)
     if not known.any():
         return "errors: no labelled pixel"
-    return f"errors in red: {percent(float((example.label_HW != example.map_HW)[known].mean()))} wrong"
+    wrong = percent(float((example.label_HW != example.map_HW)[known].mean()))
+    return f"errors: {wrong}" if short else f"errors in red: {wrong} wrong"
 
 
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
@@ -197,25 +193,29 @@ def panels_figure(
     title: str,
     side: int,
     metres: float | None = None,
+    *,
+    below: bool = False,
 ) -> Figure:
     """Return panels at whole multiples of their pixels, with captions above and a class legend below.
 
     Args:
         metres: of a pixel of the panels, for a scale bar; None: no bar.
+        below: the figure lies below one with a legend: no legend, and all panels in a row as wide as `side`.
     """
     height, width = next(iter(panels.values())).shape[:2]
-    rows, columns = _grid((height, width), len(panels))
+    rows, columns = (1, len(panels)) if below else _grid((height, width), len(panels))
     # Small rasters are enlarged, each pixel to a square, until captions and legend have room.
     room = min(side // (width * columns), side // (height * rows))
-    zoom = max(1, min(room, -(-_SMALLEST_PANEL // min(max(height, width), 4000))))
+    least = side // columns if below else _SMALLEST_PANEL
+    zoom = max(1, min(room, -(-least // min(max(height, width), 4000))))
     across = None if metres is None else metres * width
     height, width = height * zoom, width * zoom
-    size = _Room.of(max(width, _NARROWEST_SLOT) * columns)
+    size = _Room.of(side if below else max(width, _NARROWEST_SLOT) * columns)
     margin, caption = size(_MARGIN), size(_CAPTION) if any(panels) else 0
     slot = max(width, _NARROWEST_SLOT) + margin
     inner = max(columns * slot - margin, _NARROWEST_PICTURE)
     scale = size(_LEGEND_ROW) if across else 0
-    per_row, legend = _legend_room(classes, hatched, inner, size)
+    per_row, legend = (0, margin) if below else _legend_room(classes, hatched, inner, size)
     total = (size(_TITLE) + rows * (height + caption + margin) + scale + legend + margin, inner + 2 * margin)
     figure = new_figure(total[1], total[0])
     place = (margin / total[1], 1 - size(24) / total[0])
@@ -226,7 +226,8 @@ def panels_figure(
         _panel(figure, picture, name, (left, top, width, height), size)
     if across:
         _scale_bar(figure, across, width, (margin, legend + scale / 2), size)
-    _class_legend(figure, classes, hatched, per_row, legend / total[0], size)
+    if not below:
+        _class_legend(figure, classes, hatched, per_row, legend / total[0], size)
     return figure
 
 

@@ -140,8 +140,10 @@ def draw_view(job: MapJob, style: MapStyle, tile: int) -> None:
         shown = [seen.example(job.part, factor)]
         if factor > 1:
             shown += [seen.example(window, 1) for window in windows_to_show(shown[0], job.part, factor, tile)]
-    figures = [scene_panels(each, style.classes, 3 * _SIDE) for each in shown]
-    save_pixels(below_each_other([figure_pixels(figure) for figure in figures]), _view(job))
+    pictures = [figure_pixels(scene_panels(shown[0], style.classes, 3 * _SIDE))]
+    width = pictures[0].shape[1]
+    pictures += [figure_pixels(scene_panels(each, style.classes, width=width)) for each in shown[1:]]
+    save_pixels(below_each_other(pictures), _view(job))
 
 
 @dataclass(frozen=True, eq=False)
