@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, RasterError, SegmenterError, failing
 from segmenter.base.files import Closing, real
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import IGNORE, UNKNOWN
+from segmenter.grid.labels import IGNORE, UNKNOWN, Colour
 from segmenter.mapping.outputs.codes import CODES, VALUES
 from segmenter.mapping.style import BESIDE, SOURCE_DIGEST, WEIGHTS
 from segmenter.raster.gdal.faults import naming
@@ -26,10 +27,11 @@ CONFIDENCE = ".confidence.tif"
 
 @dataclass(frozen=True)
 class MapClass:
-    """A class as stored in a map's metadata."""
+    """A class as stored in a map's metadata; `colour` is that of its colour table, None without one."""
 
     name: str
     code: int
+    colour: Colour | None = None
 
 
 class WrittenMap(Closing):
@@ -96,11 +98,14 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str, 
     dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
+        table = _colour_table(dataset)
         shares = (dataset.scales[0], dataset.offsets[0]) != (1.0, 0.0)
     classes: list[MapClass] = []
     while (name := tags.get(f"CLASS_{len(classes)}")) is not None and len(classes) < UNKNOWN:
         code = tags.get(f"CODE_{len(classes)}", str(len(classes)))
-        classes.append(MapClass(name, int(code) if code.isdecimal() else len(classes)))
+        number = int(code) if code.isdecimal() else len(classes)
+        value = number if tags.get(VALUES) == CODES else len(classes)
+        classes.append(MapClass(name, number, table.get(value)))
     coded = tags.get(VALUES) == CODES
     if classes and shares:  # confidence and probabilities name the classes, too
         raise RasterError(
@@ -122,6 +127,13 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str, 
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
     return tuple(classes), ids, tags.get(WEIGHTS, ""), tags.get(SOURCE_DIGEST, "")
+
+
+def _colour_table(dataset: Any) -> dict[int, Colour]:
+    try:
+        return {value: (r, g, b) for value, (r, g, b, _) in dataset.colormap(1).items()}
+    except ValueError:  # it has none, as maps of 16 bits
+        return {}
 
 
 def maps_in(given: Iterable[Path]) -> list[Path]:
