@@ -227,14 +227,16 @@ def _shown_window(why: Literal["worst", "best"], one: _Seen, dataset: Dataset) -
         metres=example.metres,
         picture_height=one.window.height,
         picture_width=one.window.width,
-        **_pictures(example, dataset.classes),
+        **_encoded(example.layers(dataset.classes)),
     )
 
 
-def _pictures(example: Example, classes: ClassMap) -> dict[str, Any]:
-    """Return the layers of an example as the bytes of pictures in base64, by name."""
-    layers = example.layers(classes).items()
-    return {name: as_base64(encoded(layer, "jpeg" if name == "image" else "png")) for name, layer in layers}
+def _encoded(layers: Mapping[str, NDArray[np.uint8]]) -> dict[str, str]:
+    """Return layers as the bytes of pictures in base64, by name."""
+    return {
+        name: as_base64(encoded(layer, "jpeg" if name == "image" else "png"))
+        for name, layer in layers.items()
+    }
 
 
 def show_best(
@@ -260,8 +262,10 @@ def show_best(
     )
 
 
-def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples: Examples) -> None:
-    """Keep the map of the followed window after the validation just done.
+def follow(
+    run: Run, position: Position, dataset: Dataset, miou: float, examples: Examples
+) -> dict[str, NDArray[np.uint8]]:
+    """Keep the map of the followed window after the validation just done; return its layers by name.
 
     Raises:
         RasterError: a scene cannot be read again.
@@ -269,9 +273,10 @@ def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples
     """
     seen = examples.with_most_classes()
     if seen is None:
-        return
+        return {}
     example = _example(seen, dataset)
-    pictures = _pictures(example, dataset.classes)
+    layers = example.layers(dataset.classes)
+    pictures = _encoded(layers)
     new = ProgressMap(
         step=position.done,
         epoch=position.epoch,
@@ -295,6 +300,7 @@ def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples
             maps=(new,),
         ),
     )
+    return layers
 
 
 def leave_page(run: Path) -> None:
