@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.base.threads import Spread, in_threads
 from segmenter.evaluation.drawing import percent
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
@@ -517,7 +517,7 @@ def class_table(
     """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
     used = _splits_with_pixels(pixels_PK)
     header, rows = class_rows(names, pixels_PK, scenes_K)
-    yield from aligned(header, rows)
+    yield from fitted(header, rows)
     for i, name in enumerate(names):
         low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
         if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):

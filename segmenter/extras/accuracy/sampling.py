@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, counted
 from segmenter.base.files import check_writable, folder_aside
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.evaluation.drawing import save_pixels
 from segmenter.evaluation.layers import stretched
 from segmenter.extras.accuracy.covers import (
@@ -433,7 +433,7 @@ def _account(sampled: Sampled, outside: int) -> list[str]:
         [name, whole_area(float(area) * shown.factor), percent(float(area) / total), f"{points:,}"]
         for name, area, points in zip(sampled.strata, sampled.area_H, sampled.points_H, strict=True)
     ]
-    lines = aligned(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])
+    lines = fitted(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])
     lines += [f"… and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
     lines += [f"{counted(outside, 'mapped pixel')} in no stratum left out"] * (outside > 0)
     absent = [name for name, area in zip(sampled.classes, sampled.mapped_area_K, strict=True) if not area]
