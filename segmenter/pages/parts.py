@@ -82,7 +82,7 @@ def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], *
 
 def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]], *, numbered: bool) -> Data:
     """Return a heat map of shares; `numbered`: with percentages instead of a colour bar."""
-    texts = [["" if x is None else label(_whole(x)) for x in row] for row in share]
+    texts = [["" if x is None else label(_cell_text(x)) for x in row] for row in share]
     return {
         "type": "heatmap",
         "z": [[None if x is None else 100 * x for x in row] for row in share],
@@ -100,7 +100,7 @@ def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]
     }
 
 
-def _whole(share: float) -> str:
+def _cell_text(share: float) -> str:
     """Return a share as whole percent, for a cell; 0 and 100 only if it is exactly that."""
     text = f"{100 * share:.0f}"
     return "<1" if text == "0" and share > 0 else ">99" if text == "100" and share < 1 else text

@@ -352,10 +352,10 @@ def _row(one: ShownWindow) -> PictureRow:
         _framed(one, "map", one.map),
         *(_framed(one, name, data) for name in ("errors", "confidence") if (data := getattr(one, name))),
     ]
-    return PictureRow(_seen(one), _window(one), made)
+    return PictureRow(_window_title(one), _window(one), made)
 
 
-def _seen(one: ShownWindow) -> str:
+def _window_title(one: ShownWindow) -> str:
     """Return what a window shows: the share that is wrong, and for what it is mostly taken."""
     wrong = one.labelled - one.right
     text = f"{percent(wrong / one.labelled)} wrong"
