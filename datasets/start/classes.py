@@ -77,6 +77,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     mixed = _mixtures(values, [value for value in codes if value not in entries])
     blurred = mixed >= (_LEAST_MIXED if values.lossy else max(_LEAST_MIXED, len(values.common(_RARE))))
     if not codes or len(codes) > MAX_CLASSES or len(ignored) > _MOST_STRAYS or blurred:
+        images = coloured and len(values.pixels) > _MOST_BLURRED
         raise DatasetError(
             "labels",
             expected=f"a value for each class, at most {MAX_CLASSES}",

@@ -30,7 +30,7 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.calibrated import remarks
 from segmenter.mapping.call import Backend, Call, computing_options, settled_tiling
-from segmenter.mapping.finisher import Finisher, Store
+from segmenter.mapping.finisher import Finisher, OutputStore
 from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts, of_one_run
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
@@ -82,7 +82,7 @@ def map_rasters(
     *,
     finishers: Sequence[Finisher] = (),
     windows: Backend | None = None,
-    store: Store | None = None,
+    store: OutputStore | None = None,
 ) -> MappingResult:
     """Map and score the inputs of a request; maps finished by an earlier call are kept.
 

@@ -22,6 +22,7 @@ from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation, typed
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
+from segmenter.evaluation.scores import percent
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
 from segmenter.runs.checkpoints import BEST, Arrays, load_some, save_arrays
@@ -139,6 +140,28 @@ class GroundPlace(_Strict):
     exact: bool
 
 
+class ChosenBy(_Strict):
+    """Validation of earlier runs by which the steps of a training on all scenes were chosen.
+
+    Attributes:
+        runs: run directories: one, or those of folds.
+        steps: step of the best validation, of folds the median.
+        miou: mIoU of each run's best validation.
+    """
+
+    runs: tuple[Annotated[str, Field(max_length=10_000)], ...]
+    steps: Natural
+    miou: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """Return a sentence on the choice, with its scores."""
+        scores = ", ".join(percent(miou) for miou in self.miou)
+        return (
+            f"validation scenes trained, too, for about {self.steps:,} steps, as validation chose in "
+            f"{', '.join(self.runs)}; there mIoU was {scores} %"
+        )
+
+
 class Origin(_Strict):
     """Origin of a run.
 
@@ -152,6 +175,7 @@ class Origin(_Strict):
         place: location of the training scenes; None: unknown, or left out.
         started_from: name of the run whose weights it started from; empty: no run; None: unknown.
         computed_on: hardware and CUDA libraries at its start (`devices.setup.computed_on`).
+        chosen_by: how its steps were chosen, if validation scenes trained, too.
     """
 
     format: Literal[1] = 1
@@ -166,6 +190,7 @@ class Origin(_Strict):
     place: GroundPlace | None = None
     started_from: str | None = None
     computed_on: dict[str, str] = {}
+    chosen_by: ChosenBy | None = None
 
 
 def save_origin(run: Path, origin: Origin) -> None:
@@ -437,6 +462,7 @@ class CalibrationFile(_Strict):
         fitted_on: the validation scenes; empty in files of earlier versions.
         temperature, bias: of `Calibration`; the bias is 0 where temperature alone is used.
         pixels, scenes: numbers of the labelled pixels, and of their validation scenes.
+        copied_from: run whose weights it was fitted for, if these were trained on its validation scenes, too.
         before, with_temperature, with_bias: measures of `Fitted`, on scenes left out of the fit.
     """
 
@@ -448,6 +474,7 @@ class CalibrationFile(_Strict):
     pixels: int = Field(ge=1)
     scenes: int = Field(ge=1)
     fitted_on: tuple[FittedScene, ...] = ()
+    copied_from: Annotated[str, Field(max_length=10_000)] = ""
     before: _Measures
     with_temperature: _Measures
     with_bias: _Measures
@@ -483,6 +510,18 @@ def save_calibration(
     )
     text = json.dumps(content.model_dump(mode="json"), indent=1)
     write_whole(run.path / CALIBRATION, sealed(text).encode())
+
+
+def copy_calibration(found: CalibrationFile, source: Path, run: RunWithWeights) -> None:
+    """Write the calibration of the run `source`, which chose the steps of a run on all scenes, for that one.
+
+    Raises:
+        CheckpointError: the run has no weights.
+        OutputError: the file cannot be written.
+    """
+    own = {"step": step_of(run.weights_file()), "weights": run.fingerprint(), "copied_from": str(source)}
+    copied = found.model_copy(update=own)
+    write_whole(run.path / CALIBRATION, sealed(json.dumps(copied.model_dump(mode="json"), indent=1)).encode())
 
 
 def load_calibration(run: Path) -> CalibrationFile | None:

@@ -98,7 +98,7 @@ class Examples:
             place = Window(window.row + rows[0], window.col + cols[0], rows[1] - rows[0], cols[1] - cols[0])
             part = (slice(*rows), slice(*cols))
             sure = None if found.confidence is None else found.confidence[part]
-            self._offer(_seen(scene, place, label[part], found.ids[part], sure))
+            self._offer(_judge_window(scene, place, label[part], found.ids[part], sure))
 
     def _offer(self, seen: _Seen) -> None:
         wrong = seen.labelled - seen.right
@@ -153,7 +153,7 @@ def _parts(side: int, most: int) -> list[tuple[int, int]]:
     return [(side * i // count, side * (i + 1) // count) for i in range(count)]
 
 
-def _seen(
+def _judge_window(
     scene: Scene,
     window: Window,
     label: NDArray[np.uint8],
