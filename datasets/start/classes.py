@@ -83,9 +83,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
             expected=f"a value for each class, at most {MAX_CLASSES}",
             got=f"{len(values.pixels)} {values.encoding} in {counted(values.read, 'file')}, as after "
             "resampling or in JPEGs",
-            remedy=_SWAPPED
-            if coloured and len(values.pixels) > _MOST_BLURRED
-            else "save labels without loss",
+            remedy=_SWAPPED if images else "save labels without loss",
         )
     _refuse_bits(codes, entries, values)
     _refuse_one(codes)
