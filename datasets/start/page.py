@@ -155,7 +155,7 @@ def _row(dataset: Dataset, index: TileIndex, tile: int) -> PictureRow:
     place = f"{scene.name}, row {window.row:,}, column {window.col:,}, {window.size} pixels"
     made = (
         picture("image", seen, "jpeg", metres),
-        picture("borders of the label", over, "png"),
+        picture("borders", over, "png"),
         picture("label", drawn, "png"),
     )
     return PictureRow(", ".join(names), place, made)
