@@ -350,7 +350,7 @@ def _cell(hundred: float) -> tuple[str, str]:
     if hundred == 0:
         return "0", "0.45"
     text = "<1" if hundred < 0.5 else ">99" if 99.5 <= hundred < 100 else f"{hundred:.0f}"
-    return text, "white" if hundred > 70 else "black"
+    return text, "white" if hundred > 71 else "black"
 
 
 # ----------------------------------------------------------------------------------- summary of a validation

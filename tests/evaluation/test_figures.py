@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError
+from segmenter.evaluation import figures
 from segmenter.evaluation.drawing import save_figure, scale_bar
 from segmenter.evaluation.figures import Example, confusion_panel, legend_strip, scene_panels
 from segmenter.evaluation.layers import WRONG, confident, errors, stretched
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.grid.colours import default_colours, far_from
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
-from segmenter.grid.sight import lab_of
+from segmenter.grid.sight import APART, SIGHTS, lab_of, nearest
 from segmenter.grid.stretch import Stretch
 from tests.helpers.refusals import refused
 
@@ -237,3 +241,23 @@ def test_a_legend_shows_each_class_in_its_colour_at_any_width(classes: ClassMap)
         strip = legend_strip(classes, width, 0.5)
         assert strip.shape[1] >= width
         assert all(_pixels_of(strip, colour) > 60 for colour in COLOURS)
+
+
+def test_numbers_in_a_matrix_are_read_on_any_cell() -> None:
+    """A contrast of 4.5, as the Web Content Accessibility Guidelines want it of texts."""
+    for hundred in (0.0, *np.linspace(0.2, 100, 500).tolist()):
+        _, colour = figures._cell(hundred)
+        on, ink = (_luminance(to_rgb(each)) for each in (colormaps["Blues"](hundred / 100), colour))
+        assert (max(on, ink) + 0.05) / (min(on, ink) + 0.05) >= 4.5
+
+
+def _luminance(rgb: tuple[float, float, float]) -> float:
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in rgb]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
+
+
+def test_the_frame_of_a_finding_has_a_colour_of_no_class() -> None:
+    for palette in (COLOURS, ((255, 0, 255), (0, 0, 0), (255, 255, 255)), tuple(default_colours(ODD_NAMES))):
+        frame = far_from(palette)
+        for sight in SIGHTS:
+            assert min(nearest([frame, each], sight)[0] for each in palette) > APART
