@@ -7,6 +7,7 @@ message, a reading guide, and its numbers as a table.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import segmenter.diagnosis.report.charts as report_charts
@@ -43,16 +44,24 @@ from segmenter.pages.parts import (
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 
 _FEW_MAPS = 4  # up to so many are drawn large
+_MOST_VALUES = 300_000
+"""Shares of all maps of a page: more would make it larger than 1.5 MB."""
+
+
+def drawn_maps(diagnosis: Diagnosis) -> list[SceneMap]:
+    """Return the maps that a page has room for, those with most tiles first; at least one."""
+    ends = accumulate(len(diagnosis.classes) * each.rows * each.cols for each in diagnosis.maps)
+    return list(diagnosis.maps[: max(1, sum(end <= _MOST_VALUES for end in ends))])
 
 
 def map_section(diagnosis: Diagnosis) -> PageSection:
     """Return a small map for each scene or group; a reader chooses the class, the rarest comes first."""
-    title, maps = "Where does a class lie?", diagnosis.maps
+    title, maps = "Where does a class lie?", drawn_maps(diagnosis)
     if not maps:
         return PageSection("maps", title, [Paragraph("There is no scene to draw a map of.")])
     if not diagnosis.rarest_first:
         return PageSection("maps", title, [Paragraph("")])
-    left = diagnosis.maps_left_out
+    left = diagnosis.maps_left_out + len(diagnosis.maps) - len(maps)
     note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
     note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
     block = ShareMaps(
@@ -89,7 +98,7 @@ def _map_table(diagnosis: Diagnosis) -> Table:
 
 def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Return the data from which the page's script draws the maps; shares in percent, two digits."""
-    maps, ids = diagnosis.maps, range(len(diagnosis.classes))
+    maps, ids = drawn_maps(diagnosis), range(len(diagnosis.classes))
     if not maps or not diagnosis.rarest_first:
         return None
     most = [max((s for m in maps for s in _cells(m, c)), default=0.0) for c in ids]
