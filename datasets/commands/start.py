@@ -158,7 +158,8 @@ def _write(
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('check')} {typed}"))
     print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
-    print(plain(f"then: {invocation('train')} {typed}"))
+    first = "then" if not report.findings else "then, once the findings are settled"
+    print(plain(f"{first}: {invocation('train')} {typed}"))
     print(lasts)
 
 

@@ -223,11 +223,11 @@ def headline(story: Story) -> tuple[KeyFigure | None, str]:
 
 
 def _spread(interval: Interval) -> str:
-    """Return an interval as text such as `51 to 64 % (95 %), from 16 blocks of 256 px`."""
+    """Return an interval as text such as `51 to 64 % (95 %, bootstrap over 16 blocks of 256 px)`."""
     if interval.bounds is None:
         return str(interval)
     low, high = (percent(bound).removesuffix(" %") for bound in interval.bounds)
-    return f"{low} to {high} % (95 %), from {interval.units}"
+    return f"{low} to {high} % ({str(interval).partition('(')[2]}"
 
 
 def _facts(story: Story) -> dict[str, str]:
