@@ -41,6 +41,7 @@ from segmenter.mapping.calibrated import describe_calibration
 from segmenter.mapping.finisher import Finisher, OutputStore
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.outputs.sets import sets_of
 from segmenter.mapping.request.truth import GsdOf, Images, by_georeference
 from segmenter.mapping.style import MapStyle
 from segmenter.raster.write import BLOCK
@@ -332,6 +333,7 @@ class Call:
         style = MapStyle(
             *(request, run.classes, run.recipe.name, run.fingerprint(), by_default, shown),
             describe_calibration(run),
+            sets_of(request, run),
         )
         return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
 

@@ -41,13 +41,13 @@ class RunWithWeights(Protocol):
     def weights_file(self) -> Path: ...
 
 
-class _Strict(BaseModel):
+class StrictRecord(BaseModel):
     model_config = ConfigDict(
         strict=True, frozen=True, extra="forbid", allow_inf_nan=False, from_attributes=True
     )
 
 
-def _loaded(path: Path, kind: type[Record], most: int = 1 << 24, remedy: Any = ...) -> Record | None:
+def loaded_record(path: Path, kind: type[Record], most: int = 1 << 24, remedy: Any = ...) -> Record | None:
     """Load a sealed record of a run; None without that file.
 
     Raises:
@@ -108,7 +108,7 @@ def load_accuracy(run: RunWithWeights) -> AccuracyFile | None:
         CheckpointError: the file is damaged, of another format or of other weights.
     """
     path, anew = run.path / ACCURACY, "remove it, or estimate anew"
-    found = _loaded(path, AccuracyFile, remedy=anew)
+    found = loaded_record(path, AccuracyFile, remedy=anew)
     if found is not None and found.weights != run.fingerprint():
         raise CheckpointError(path, "is of other weights than those that predict", remedy=anew)
     return found
@@ -126,7 +126,7 @@ _IMAGES_FORMAT, _MOST_IMAGES = 1, 64
 """Images that are recorded at most: enough to check on, of a dataset of any size."""
 
 
-class GroundPlace(_Strict):
+class GroundPlace(StrictRecord):
     """Location of the training scenes on the ground.
 
     Attributes:
@@ -140,7 +140,7 @@ class GroundPlace(_Strict):
     exact: bool
 
 
-class ChosenBy(_Strict):
+class ChosenBy(StrictRecord):
     """Validation of earlier runs by which the steps of a training on all scenes were chosen.
 
     Attributes:
@@ -162,7 +162,7 @@ class ChosenBy(_Strict):
         )
 
 
-class Origin(_Strict):
+class Origin(StrictRecord):
     """Origin of a run.
 
     Attributes:
@@ -205,7 +205,7 @@ def save_origin(run: Path, origin: Origin) -> None:
 def load_origin(run: Path) -> Origin | None:
     """Load the origin from a run directory; None if missing, damaged or of another format."""
     with suppress(SegmenterError):
-        return _loaded(run / FILE, Origin)
+        return loaded_record(run / FILE, Origin)
     return None
 
 
@@ -247,7 +247,7 @@ Metres = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Base64 = Annotated[str, Field(max_length=1 << 19, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 
 
-class ShownWindow(_Strict):
+class ShownWindow(StrictRecord):
     """A window of a scene, with pictures of its image, label and map.
 
     Attributes:
@@ -283,7 +283,7 @@ class ShownWindow(_Strict):
     confidence: Base64 | Literal[""] = ""
 
 
-class ShownWindows(_Strict):
+class ShownWindows(StrictRecord):
     """Windows shown in a report.
 
     Attributes:
@@ -339,7 +339,7 @@ def load_windows(run: Path) -> ShownWindows | None:
     Raises:
         CheckpointError: the file is damaged, of another format, or too large.
     """
-    return _loaded(run / WINDOWS, ShownWindows, 1 << 23)
+    return loaded_record(run / WINDOWS, ShownWindows, 1 << 23)
 
 
 PROGRESS = "progress.json"
@@ -348,7 +348,7 @@ _MOST_MAPS = 12
 """Maps of a window that are kept: of more validations, those of about equal distance."""
 
 
-class ProgressMap(_Strict):
+class ProgressMap(StrictRecord):
     """Map of the followed window after a validation.
 
     Attributes:
@@ -362,7 +362,7 @@ class ProgressMap(_Strict):
     map: Base64
 
 
-class Progress(_Strict):
+class Progress(StrictRecord):
     """The validation window with most classes, mapped after each validation of a training.
 
     Attributes:
@@ -416,7 +416,7 @@ def load_progress(run: Path) -> Progress | None:
     Raises:
         CheckpointError: the file is damaged, of another format, or too large.
     """
-    return _loaded(run / PROGRESS, Progress, 1 << 23)
+    return loaded_record(run / PROGRESS, Progress, 1 << 23)
 
 
 CALIBRATION = "calibration.json"
@@ -424,7 +424,7 @@ Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Bias = Annotated[float, Field(ge=-1000, le=1000)]
 
 
-class _Measures(_Strict):
+class _Measures(StrictRecord):
     ece: Share
     nll: float
     miou: Share
@@ -439,7 +439,7 @@ class _Measures(_Strict):
         return Measures(**dict(self))
 
 
-class FittedScene(_Strict):
+class FittedScene(StrictRecord):
     """A scene that a calibration was fitted on.
 
     Attributes:
@@ -453,7 +453,7 @@ class FittedScene(_Strict):
     blocks: bool = False
 
 
-class CalibrationFile(_Strict):
+class CalibrationFile(StrictRecord):
     """Content of calibration.json.
 
     Attributes:
@@ -531,16 +531,21 @@ def load_calibration(run: Path) -> CalibrationFile | None:
         CheckpointError: the file is damaged or of another format.
     """
     anew = f"remove it, or make it anew: {invocation('calibrate')} {typed(run)}"
-    return _loaded(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
+    return loaded_record(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
+
+
+SETS = "sets.json"
+"""Thresholds of prediction sets: `runs.set_file`."""
 
 
 def save_best(run: Path, arrays: Arrays) -> None:
-    """Write the best model of a run; the calibration of the one before it goes, and is made anew at the end.
+    """Write the best model of a run; calibration and sets of the one before it go, and are made at the end.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    (run / CALIBRATION).unlink(missing_ok=True)
+    for name in (CALIBRATION, SETS):
+        (run / name).unlink(missing_ok=True)
     save_arrays(run / BEST, arrays)
 
 

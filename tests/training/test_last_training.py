@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -20,7 +21,7 @@ from tests.helpers.refusals import refused
 
 
 @pytest.fixture(scope="module")
-def chosen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def chosen(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A recipe whose scenes train, validate and test, and the run that validated, calibrated."""
     folder = tmp_path_factory.mktemp("all")
     recipe = made(folder, scenes=7)

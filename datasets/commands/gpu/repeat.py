@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,9 @@ def figures(bench: Bench, deterministic: bool = True, unet: bool = False) -> Ite
     expected = {"expected": "the same", "law": bench.place != "parts"} if deterministic else {}
     model = " of a U-Net" if unet else ""
     yield _figure(f"the same training{model} again", compared(one, again), expected)
+    rmtree(again)  # a checkpoint each step: gigabytes
     if not deterministic:
+        rmtree(one)
         return
     steps = sorted(checkpoints(one))
     middle = steps[(len(steps) - 1) // 2]
@@ -82,6 +84,8 @@ def figures(bench: Bench, deterministic: bool = True, unet: bool = False) -> Ite
             path.unlink()
     _train(bench, recipe, resumed, "--resume")
     yield _figure(f"one{model} stopped after step {middle}, and resumed", compared(one, resumed), expected)
+    for run in (one, resumed):
+        rmtree(run)
 
 
 def _figure(name: str, difference: Difference, expected: Mapping[str, Any]) -> Figure:

@@ -218,6 +218,13 @@ class MapRequest(FurtherScores, Computing):
         "write STEM.probabilities.tif too, with the probability of each class in a band; uint8: × 255; "
         "float16: as it is",
     )
+    sets: Literal["0.8", "0.9", "0.95"] | None = _output_file(
+        None,
+        "write STEM.sets.tif too, with the classes that each pixel may have, a bit for each class: of each "
+        "class's pixels the set holds the class for this share at least, as promised for ground like that of "
+        "the validation (docs/prediction.md)",
+        spelt=lambda value: None if value is None else str(value),
+    )
     cog: bool = _output_file(False, "write maps as cloud-optimised GeoTIFFs, with overviews")
     format: Format = _output_file(
         "auto",
