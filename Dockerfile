@@ -22,7 +22,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 # Which of the optional parts; exactly one of gpu and cpu.
-ARG EXTRAS=gpu,report,pretrained,vectors,remote,cluster
+ARG EXTRAS=gpu,pretrained,vectors,remote,cluster
 COPY --from=wheel /wheels /wheels
 COPY constraints /constraints
 RUN python -m pip install --no-cache-dir -c /constraints/gpu-2.21.txt "$(echo /wheels/*.whl)[${EXTRAS}]" \

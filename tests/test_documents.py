@@ -305,7 +305,8 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) 
     tags = [tag for page in pages.values() for tag in page.tags]
     fetched = [attrs[name] for tag, attrs in tags for name in attrs if (tag, name) in FETCHED]
     assert len(fetched) > len(pages)
-    assert [link for link in fetched if "//" in link] == []
+    # A picture within the page, as a notebook's output, may hold slashes.
+    assert [link for link in fetched if "//" in link and not link.startswith("data:image/")] == []
     styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
     assert styles
     assert not any("url(http" in style or "@import" in style for style in styles)

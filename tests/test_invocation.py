@@ -192,7 +192,7 @@ def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.Capture
     main([])
     assert _tools(capsys.readouterr().err).rstrip() in page
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for_users = {"report", "pretrained", "vectors", "remote", "cluster", "export", "notebook", "completion"}
+    for_users = {"pretrained", "vectors", "remote", "cluster", "export", "notebook", "completion"}
     assert extras.keys() >= {"cpu", "gpu", *for_users}
     assert [name for name in sorted(for_users) if f"\n| `{name}` | " not in page] == []
 
@@ -455,7 +455,7 @@ def test_the_wheels_metadata(unpacked: Path) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert (folder / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    assert {"cpu", "gpu", "report", "cluster"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"cpu", "gpu", "cluster"} <= set(metadata.get_all("Provides-Extra", []))
     scripts = configparser.ConfigParser()
     scripts.read_string((folder / "entry_points.txt").read_text())
     assert dict(scripts["console_scripts"]) == {"segmenter": "segmenter_datasets.commands:main"}

@@ -51,7 +51,7 @@ EXTRAS = {
     "gis": "mapping raster",
     "input_cost": "config devices model sampling tiles tiles.feeding training",
     "sharing": "config evaluation runs model.pretrained",
-    "vectors": "config raster mapping runs extras.vector_files extras.written_map",
+    "vectors": "config raster mapping runs extras.gis extras.vector_files extras.written_map",
     "vector_files": "mapping raster",
     "upload": "mapping raster",
     "view": "mapping raster extras.written_map",

@@ -153,8 +153,9 @@ def _notebook(notebook: dict[str, Any], name: str) -> str:
 def _output(output: dict[str, Any]) -> str:
     """What a cell gave: its picture, or its text."""
     data = output.get("data", {})
-    if picture := data.get("image/png"):
-        return f"![output](data:image/png;base64,{''.join(''.join(picture).split())})"
+    for kind in ("image/png", "image/jpeg"):
+        if picture := data.get(kind):
+            return f"![output](data:{kind};base64,{''.join(''.join(picture).split())})"
     text = "".join(output.get("text", data.get("text/plain", "")))
     return _fenced(text, "") if text.strip() else ""
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from segmenter.base.invocation import COMMAND
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.evaluation.figures import coloured
+from segmenter.evaluation.layers import coloured, errors, stretched
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     ClassCell,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     PictureRow,
@@ -24,13 +23,11 @@ from segmenter.pages.parts import (
     percent,
 )
 from segmenter.pages.pictures import picture
-from segmenter.raster import LabelRaster, open_raster, read_label
+from segmenter.raster import LabelRaster, open_raster, read_label, scene_stretch
 from segmenter.runs.run import load_run
 
 from .. import load_dataset
 from .demo_facts import ABOUT, HEAD, RARE, DemoFacts, next_commands
-
-_WRONG = np.array((214, 39, 40), np.uint8)
 
 
 def demo_page(folder: Path, facts: DemoFacts) -> str:
@@ -47,12 +44,10 @@ def demo_page(folder: Path, facts: DemoFacts) -> str:
         PageSection("maps", "Where is it right, and where wrong?", [PictureRows(rows, legend)]),
         PageSection("next", "Your own data: three commands", [TermList(next_commands())]),
     ]
-    lead = (
-        f"{percent(facts.miou)} mIoU on {len(rows)} scenes that training never saw; each of {facts.steps} "
-        f"steps held every class, also {RARE}, which one tile of forty shows."
-    )
+    figure = KeyFigure(percent(facts.miou), f"mIoU on {len(rows)} scenes that training never saw")
+    lead = f"Each of {facts.steps} steps held every class, also {RARE}, which one tile of forty shows."
     scenes = {split: str(len(dataset.of(split))) for split in ("train", "validation", "test")}
-    return html_page(Head("The demo", lead, scenes, f"{COMMAND} demo"), sections)
+    return html_page(Head("The demo", lead, scenes, f"{COMMAND} demo", figure), sections)
 
 
 def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
@@ -60,11 +55,11 @@ def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
     assert scene.label is not None, "the demo's scenes have one"
     with open_raster(scene.image, dataset.bands) as raster:
         window = Window.of(raster.info.size)
-        image, _ = raster.read(window)
+        seen = stretched(*raster.read(window), scene_stretch(raster))
+        metres = dataset.scale_of(scene, raster.info.metres_per_pixel)
     with LabelRaster(scene.label, dataset.classes) as label:
         truth = label.ids(window)
     mapped = read_label(folder / "maps" / f"{scene.image.stem}.tif")
-    grey = np.repeat(image.mean(axis=2, keepdims=True) / 2 + 127, 3, axis=2).astype(np.uint8)
     wrong = mapped != truth
     found = float(1 - wrong[truth == dataset.classes.names.index(RARE)].mean())
     note = (
@@ -74,10 +69,10 @@ def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
         "found."
     )
     pictures = [
-        picture("image", image, "jpeg"),
+        picture("image", seen, "jpeg", metres),
         picture("label", coloured(truth, dataset.classes), "png"),
         picture("map", coloured(mapped, dataset.classes), "png"),
-        picture("errors", np.where(wrong[..., None], _WRONG, grey), "png"),
+        picture("errors", errors(seen, truth, mapped), "png"),
     ]
     return PictureRow(
         f"{scene.name}: {percent(float(1 - wrong.mean()))} of the pixels are right", note, pictures

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.invocation import ParagraphFormatter, ToolParser, invocation
 from segmenter.base.options import Command, add_commands, add_options, parsed
 
 Kind = TypeVar("Kind")
@@ -32,7 +31,7 @@ def tool_parser(
     parser = ToolParser(
         prog=invocation(tool).removeprefix("python "),
         description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=ParagraphFormatter,
         **more,
     )
     parser.calls = calls

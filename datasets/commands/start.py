@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import option, parsed
-from segmenter.base.terminal import aligned, say, stdout_for_json
+from segmenter.base.terminal import aligned, columns, say, stdout_for_json, terminal_width
 
 from ..start.choice import Choice, nested, recipe_text, value_text
 from .frame import tool_parser
@@ -158,7 +158,8 @@ def _write(
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('check')} {typed}"))
     print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
-    print(plain(f"then: {invocation('train')} {typed}"))
+    first = "then" if not report.findings else "then, once the findings are settled"
+    print(plain(f"{first}: {invocation('train')} {typed}"))
     print(lasts)
 
 
@@ -180,13 +181,25 @@ def _command(given: _Options) -> str:
 
 
 def _table(choices: Sequence[Choice]) -> str:
-    """Return the settings, their values and reasons as a table."""
+    """Return the settings, their values and reasons as a table; on a narrow terminal as blocks."""
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
         heads = [[choice.key, shortened(value_text(choice.value), _WIDE)], ["", ""]]
         rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
-    return "\n".join(aligned(["setting", "value", "reason"], rows, left=3))
+    lines = aligned(["setting", "value", "reason"], rows, left=3)
+    room = columns()
+    if room is None or max(map(terminal_width, lines)) <= room:
+        return "\n".join(lines)
+    return "\n".join(line for choice in choices for line in _block(choice))
+
+
+def _block(choice: Choice) -> Iterator[str]:
+    """Yield a setting with its value, and its reason and other reading below."""
+    yield plain(f"{choice.key}: {shortened(value_text(choice.value), _REASON)}")
+    yield plain(f"    {choice.reason}")
+    if choice.other:
+        yield plain(f"    or: {choice.other}")
 
 
 def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> str:

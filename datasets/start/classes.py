@@ -47,6 +47,14 @@ Places = Callable[[int], Whereabouts]
 """Value → where its pixels lie."""
 
 
+_MOST_BLURRED = 4096
+"""Values from which labels look like images: resampling makes fewer."""
+_SWAPPED = (
+    "if these are images, labels and images are swapped: segmenter start IMAGES --labels LABELS; else save "
+    "labels without loss"
+)
+
+
 def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterator[Choice]:
     """Yield `dataset.encoding`, `dataset.classes` and `dataset.ignore` for the values of the labels.
 
@@ -69,12 +77,13 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     mixed = _mixtures(values, [value for value in codes if value not in entries])
     blurred = mixed >= (_LEAST_MIXED if values.lossy else max(_LEAST_MIXED, len(values.common(_RARE))))
     if not codes or len(codes) > MAX_CLASSES or len(ignored) > _MOST_STRAYS or blurred:
+        images = coloured and len(values.pixels) > _MOST_BLURRED
         raise DatasetError(
             "labels",
-            expected="a value for each class",
+            expected=f"a value for each class, at most {MAX_CLASSES}",
             got=f"{len(values.pixels)} {values.encoding} in {counted(values.read, 'file')}, as after "
             "resampling or in JPEGs",
-            remedy="save labels without loss",
+            remedy=_SWAPPED if images else "save labels without loss",
         )
     _refuse_bits(codes, entries, values)
     _refuse_one(codes)

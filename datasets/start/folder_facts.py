@@ -294,6 +294,10 @@ def _nothing(place: DataPlace, images: Sequence[str], rasters: Sequence[str]) ->
         )
     if images and not rasters and (objects := _objects_of(place, images)):
         return f"found {objects[0]} and others that number objects, up to {objects[1]} a file: no classes"
+    tables = [path.name for path in map(PurePosixPath, place.paths) if path.suffix.lower() == ".dbf"]
+    if place.labels is not None and images and tables:
+        shape = PurePosixPath(tables[0]).with_suffix(".shp")
+        return f"{tables[0]} is the table of a shapefile, without its polygons: --labels takes {shape}"
     return (
         f"found {counted(len(images), 'image')} and {counted(len(rasters), 'label')} among {among}; looked "
         "for GeoTIFF, PNG, JPEG or JPEG 2000 images, labels of a few values, polygons; --labels names labels"

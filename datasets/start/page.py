@@ -1,4 +1,4 @@
-"""Page of a planned recipe: tiles with labels over them, classes, split, settings, and what looks wrong."""
+"""Page of a planned recipe: what looks wrong, tiles with their labels, classes, split, settings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from segmenter.base.errors import SegmenterError, counted, shortened
+from segmenter.base.errors import SegmenterError, counted, plain, shortened
+from segmenter.base.files import is_vector
 from segmenter.base.invocation import invocation
+from segmenter.config.reading import setting_doc
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.diagnosis.augmented import tiles_to_show
-from segmenter.evaluation.drawing import hex_colour
-from segmenter.evaluation.figures import coloured, stretched
+from segmenter.evaluation.drawing import hex_colour, scale_bar
+from segmenter.evaluation.layers import coloured, stretched
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset
@@ -22,6 +26,7 @@ from segmenter.pages.parts import (
     BAR,
     FILLER,
     HOVER,
+    INK,
     SHUFFLE,
     Block,
     Chart,
@@ -41,7 +46,15 @@ from segmenter.pages.parts import (
     side_by_side,
 )
 from segmenter.pages.pictures import picture
-from segmenter.raster import LabelRaster, open_raster, outlines, raster_info
+from segmenter.raster import (
+    LabelRaster,
+    RasterInfo,
+    open_raster,
+    outlines,
+    raster_info,
+    scene_stretch,
+)
+from segmenter.raster.crs_units import unit_metres
 from segmenter.tiles.index import TileIndex, build_index
 
 from ..check import CheckReport, class_rows
@@ -49,23 +62,13 @@ from .choice import Choice, value_text
 
 _MOST_PICTURES, _MOST_SCENES, _MOST_LINES, _MOST_GROUPS = 24, 2000, 12, 60
 _LONGEST = 160
-_OVER = 0.45
-"""Weight of the label's colours over the image."""
 
 
 def start_page(
     recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, report: CheckReport, lasts: str
 ) -> str:
     """Return the page of a plan as HTML; `lasts` is a line on the time of the training."""
-    scenes = ", ".join(f"{len(dataset.of(split))} {split}" for split in SPLITS if dataset.of(split))
-    doubts = [(choice.key, f"{choice.reason}; or: {choice.other}") for choice in choices if choice.other]
-    left = [choice.left for choice in choices if choice.left]
     asked = [choice for choice in choices if choice.question]
-    count = len(report.findings) + len(left)
-    findings = counted(count, "finding") if count else "nothing looks wrong" if not asked else "no finding"
-    lead = " ".join([*(f"{text}." for text in left), *(choice.question for choice in asked), ""])
-    lead += f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
-    lead += f"{counted(len(doubts), 'setting')} with another reading."
     questions = [(each.question, f"if so, in the recipe: {line}") for each in asked for line in each.lines()]
     facts = {
         "Classes": str(len(dataset.classes)),
@@ -73,28 +76,57 @@ def start_page(
         "Ignored, or without data": number(report.ignored),
         "Training": lasts,
     }
-    settings = [[each.key, shortened(value_text(each.value), _LONGEST), each.reason] for each in choices]
-    table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)
-    wrong = [("left out", text) for text in left]
+    wrong = [("left out", choice.left) for choice in choices if choice.left]
     wrong += [(kind, line) for kind, of in report.faults().items() for line in of[:_MOST_LINES]]
     remarks = *report.remarks[:_MOST_LINES], *dataset.notes, *report.left_out()
-    wrong += [("remark", remark) for remark in remarks]
+    seen = [("remark", plain(text)) for text in remarks]
     nothing = Paragraph("Nothing: every file was read, every value is known.")
+    doubts = [_doubt(recipe, choice) for choice in choices if choice.other]
+    own, rest = (
+        [each for each in choices if each.key.startswith("dataset.") is data] for data in (True, False)
+    )
     sections = [
-        PageSection("questions", "What can the files not tell?", [TermList(questions)] if questions else []),
-        PageSection("doubts", "What else could it be?", [TermList(doubts)] if doubts else []),
         PageSection("wrong", "What looks wrong?", [TermList(wrong) if wrong else nothing]),
+        PageSection("questions", "What can the files not tell?", [TermList(questions)] if questions else []),
         PageSection("pictures", "Do the labels lie where they should?", _pictures(recipe.tiles, dataset)),
-        PageSection("classes", "Which classes are there?", [_classes(dataset, report)]),
+        PageSection("classes", "Which classes are there?", [_classes(recipe, dataset, report)]),
         PageSection("split", "What trains, and what is held out?", _split(dataset)),
-        PageSection("settings", "Which settings, and why?", [table]),
+        PageSection("doubts", "What else could it be?", [TermList(doubts)] if doubts else []),
+        PageSection("seen", "What else is worth knowing?", [TermList(seen)] if seen else []),
+        PageSection("files", "How are the files read, and why?", [_settings("Settings of the data", own)]),
+        PageSection("settings", "How does it train, and why?", [_settings("Settings of the training", rest)]),
     ]
-    head = Head(f"Plan of {recipe.name}", lead, facts, f"{invocation('start')} DATA")
+    left = " ".join(f"{choice.left}." for choice in choices if choice.left)
+    count = len(report.findings) + sum(bool(choice.left) for choice in choices)
+    findings = counted(count, "finding") if count else "nothing looks wrong" if not asked else "no finding"
+    scenes = ", ".join(f"{len(dataset.of(split))} {split}" for split in SPLITS if dataset.of(split))
+    told = f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
+    told += f"{counted(len(doubts), 'setting')} with another reading."
+    lead = " ".join([*([left] if left else []), *(choice.question for choice in asked)])
+    head = Head(
+        f"Plan of {recipe.name}",
+        lead or told,
+        facts,
+        f"{invocation('start')} DATA",
+        more=told if lead else "",
+    )
     return html_page(head, sections)
 
 
+def _settings(caption: str, choices: Sequence[Choice]) -> Table:
+    rows = [[each.key, shortened(value_text(each.value), _LONGEST), each.reason] for each in choices]
+    return Table(caption, ["Setting", "Value", "Reason"], rows, words=True)
+
+
+def _doubt(recipe: Recipe, choice: Choice) -> tuple[str, str]:
+    """Return a setting that has another reading, and sentences that say it to who never saw a recipe."""
+    what, value = setting_doc(recipe, choice.key), shortened(value_text(choice.value), _LONGEST)
+    meaning = f" ({what.partition(';')[0]})" if what else ""
+    return choice.key, f"planned is {value}{meaning}, as {choice.reason}. Not sure: {choice.other}."
+
+
 def _pictures(tiles: TilesConfig, dataset: Dataset) -> list[Block]:
-    """Return a tile for each class, the rarest first: image, label over it, label."""
+    """Return a tile for each class, the rarest first: image, borders of the label over it, label."""
     index = build_index(dataset, "train", tiles)
     count = min(int(index.counts_NK.any(axis=0).sum()), _MOST_PICTURES)
     try:
@@ -111,29 +143,44 @@ def _row(dataset: Dataset, index: TileIndex, tile: int) -> PictureRow:
     with open_raster(scene.image, dataset.bands) as raster:
         window = index.window(tile).intersection(Window.of(raster.info.size))
         image, valid = raster.read(window)
+        stretch, metres = scene_stretch(raster), dataset.scale_of(scene, raster.info.metres_per_pixel)
     with LabelRaster(scene.label, dataset.classes) as label:
         ids = np.where(valid, label.ids(window), IGNORE).astype(np.uint8)
-    seen, drawn = stretched(image, valid), coloured(ids, dataset.classes)
-    over = np.where((ids == IGNORE)[..., None], seen, seen * (1 - _OVER) + drawn * _OVER)
+    seen, drawn = stretched(image, valid, stretch), coloured(ids, dataset.classes)
+    square = np.ones((3, 3), np.uint8)
+    border = (cv2.dilate(ids, square) != cv2.erode(ids, square)) & (ids != IGNORE)
+    over = np.where(border[..., None], drawn, seen)
     share_K = class_pixels(ids, len(dataset.classes)) / ids.size
     names = [f"{dataset.classes.names[c]} {percent(share_K[c])}" for c in np.argsort(share_K) if share_K[c]]
     place = f"{scene.name}, row {window.row:,}, column {window.col:,}, {window.size} pixels"
     made = (
-        picture("image", seen, "jpeg"),
-        picture("label over it", over, "jpeg"),
+        picture("image", seen, "jpeg", metres),
+        picture("borders", over, "png"),
         picture("label", drawn, "png"),
     )
     return PictureRow(", ".join(names), place, made)
 
 
-def _classes(dataset: Dataset, report: CheckReport) -> Table:
+def _classes(recipe: Recipe, dataset: Dataset, report: CheckReport) -> Table:
     header, rows = class_rows(dataset.classes.names, report.pixels_PK, report.scenes_K)
-    coded = dataset.classes.encoding == "codes"
+    title, values = _in_files(recipe, dataset)
     named: list[list[str | ClassCell]] = []
-    for each, row in zip(dataset.classes.classes, rows, strict=True):
-        own = hex_colour(each.colour)
-        named.append([ClassCell(each.name, own), str(each.code) if coded else own, *row[1:]])
-    return Table("Classes", [header[0], "in label files", *header[1:]], named)
+    for each, value, row in zip(dataset.classes.classes, values, rows, strict=True):
+        named.append([ClassCell(each.name, hex_colour(each.colour)), value, *row[1:]])
+    return Table("Classes", [header[0], title, *header[1:]], named)
+
+
+def _in_files(recipe: Recipe, dataset: Dataset) -> tuple[str, list[str]]:
+    """Return the title and the cells of a column that says what stands for each class in the label files."""
+    classes, drawn = dataset.classes.classes, getattr(recipe.dataset, "vector", None)
+    if drawn is not None and is_vector(getattr(recipe.dataset, "labels", "")):
+        meant = {name: value for value, name in drawn.values.items()}
+        else_where = {drawn.outside: "outside all polygons"} if drawn.outside else {}
+        cells = [meant.get(each.name) or else_where.get(each.name) or each.name for each in classes]
+        return f"in polygons ({drawn.attribute})" if drawn.attribute else "in polygons", cells
+    if dataset.classes.encoding == "codes":
+        return "code in label files", [str(each.code) for each in classes]
+    return "colour in label files", [hex_colour(each.colour) for each in classes]
 
 
 def _split(dataset: Dataset) -> list[Block]:
@@ -150,7 +197,8 @@ def _split(dataset: Dataset) -> list[Block]:
 def _map(dataset: Dataset, table: Table) -> Chart | None:
     """Return a map of the scenes' outlines, coloured by split; None without georeference."""
     scenes = dataset.scenes[:_MOST_SCENES]
-    grounds = outlines([raster_info(scene.image) for scene in scenes])
+    infos = [raster_info(scene.image) for scene in scenes]
+    grounds = outlines(infos)
     data: list[dict[str, Any]] = []
     for split, colour in zip(SPLITS, (BAR, FILLER, SHUFFLE), strict=True):
         points, hovers = list[tuple[float | None, float | None]](), list[str]()
@@ -162,10 +210,32 @@ def _map(dataset: Dataset, table: Table) -> Chart | None:
             xy = {"x": [x for x, _ in points], "y": [y for _, y in points], "customdata": hovers}
             look = {"fill": "toself", "line": {"color": colour, "width": 1}, "name": split, "mode": "lines"}
             data.append({"type": "scatter", **xy, **look, "hovertemplate": HOVER})
-    if not data:
+    known = [ground for ground in grounds if ground is not None]
+    if not known:
         return None
-    frame = layout(480, axis("east"), axis("north", scaleanchor="x"), showlegend=True)
-    note = "Outlines of the images, in their CRS or in metres of an equal-area projection."
+    hidden = {"showticklabels": False, "showgrid": False}
+    frame = layout(480, axis("", **hidden), axis("", scaleanchor="x", **hidden), showlegend=True)
+    frame |= _scale(np.concatenate(known), [info for info in infos if info.crs is not None])
+    note = "North is up. Outlines of the images, in their CRS; in an equal-area projection if CRSs differ."
     return Chart(
         "map", "The scenes on the ground, by split", note, {"": {"data": data, "layout": frame}}, table
     )
+
+
+def _scale(points_N2: NDArray[np.float64], infos: Sequence[RasterInfo]) -> dict[str, Any]:
+    """Return a scale bar below a map of points, as parts of a layout; empty without a CRS."""
+    if not infos:
+        return {}
+    (west, south), (east, north) = points_N2.min(axis=0).tolist(), points_N2.max(axis=0).tolist()
+    same = all(info.crs == infos[0].crs for info in infos)
+    units = unit_metres(infos[0].crs, (west + east) / 2, (south + north) / 2) if same else np.eye(2)
+    if units is None:
+        return {}
+    text, share = scale_bar(float(np.hypot(*units[:, 0])) * (east - west))
+    y = south - 0.06 * (north - south)
+    ends = {"x0": west, "x1": west + share * (east - west), "y0": y, "y1": y}
+    place = {"x": west, "y": y, "yshift": -18, "xanchor": "left", "showarrow": False}
+    return {
+        "shapes": [{"type": "line", **ends, "line": {"color": INK, "width": 4}}],
+        "annotations": [{"text": text, **place, "font": {"size": 13, "color": INK}}],
+    }

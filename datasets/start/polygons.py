@@ -160,7 +160,7 @@ def _classes_of(
     if meant:
         why = f"named {few(nowhere)}" if nowhere else "the only value"
         yield Choice("dataset.vector.values", meant, why)
-    other = "pixels outside all polygons are ignored; they may be a class: vector.outside"
+    other = "a class more, by dataset.vector.outside, for what lies outside all polygons; it is ignored"
     if alone or empty:
         why = f"{counted(empty, 'file')} without a polygon" if empty else "polygons of one class"
         yield Choice("dataset.vector.outside", _BACKGROUND, f"{why}: all else is none of it")

@@ -31,7 +31,7 @@ class Coverage(Diagnosis):
         """Write the report: one HTML page with charts, which needs no network.
 
         Raises:
-            SegmenterError: a package of the extra `report` is not installed, or the file cannot be written.
+            OutputError: the file cannot be written.
         """
         from segmenter.diagnosis.report import html_report
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePath
 from typing import Any
 
 EXIT_SOME_FAILED = 1
@@ -83,15 +85,19 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
-    """Group lines of the form `FILE: message`; one message about more than `most` files becomes one line."""
+    """Group lines of the form `FILE: message`; one message about more than `most` files becomes one line.
+
+    Messages that differ only in names of files with the stem of their own are one: it becomes `{stem}`.
+    """
     files: dict[str, list[str]] = {}
     for text in texts:
-        file, colon, what = text.partition(": ")
-        files.setdefault(colon + what, []).append(file)
+        file, _, what = text.partition(": ")
+        own = re.escape(PurePath(file).stem)
+        files.setdefault(re.sub(rf"(?<![^/ ]){own}(?=\.)", "{stem}", what) if own else what, []).append(text)
     lines: list[str] = []
     for what, of in files.items():
-        named = of if len(of) <= most else [f"{of[0]} and {len(of) - 1} more"]
-        lines += [f"{name}{what}" for name in named]
+        first, colon, _ = of[0].partition(": ")
+        lines += of if len(of) <= most else [f"{first} and {len(of) - 1} more{colon}{what}"]
     return lines
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,7 +48,7 @@ def recipes_hint() -> str:
 def installation(extra: str) -> str:
     """Return the command that installs an optional extra: `make …` in a clone, else pip."""
     if _in_clone():
-        return "make " + {"cpu": "setup", "gpu": "setup GPU=1", "report": "setup"}.get(extra, extra)
+        return "make " + {"cpu": "setup", "gpu": "setup GPU=1"}.get(extra, extra)
     # Two wheels of TensorFlow in one environment overwrite each other.
     first = "pip uninstall -y tensorflow-cpu; " if extra == "gpu" else ""
     return f"{first}pip install '{_PACKAGE}[{extra}]'"
@@ -54,6 +57,24 @@ def installation(extra: str) -> str:
 def _in_clone() -> bool:
     """Return whether this process runs from a clone and not by the command `segmenter`."""
     return Path(sys.argv[0] if sys.argv else "").name != COMMAND and (_CLONE / "train.py").is_file()
+
+
+class ParagraphFormatter(argparse.RawDescriptionHelpFormatter):
+    """Formatter of help texts that fills the lines of a paragraph anew if they are too wide."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.splitlines()
+        if max(map(len, lines), default=0) <= width:
+            return super()._fill_text(text, width, indent)
+        filled: list[str] = []
+        for margin, paragraph in groupby(lines, lambda line: len(line) - len(line.lstrip()) if line else -1):
+            if margin < 0:
+                filled += paragraph
+                continue
+            own = indent + " " * margin
+            told = " ".join(line.strip() for line in paragraph)
+            filled.append(textwrap.fill(told, width, initial_indent=own, subsequent_indent=own))
+        return "\n".join(filled)
 
 
 class ToolParser(argparse.ArgumentParser):
@@ -74,6 +95,8 @@ class ToolParser(argparse.ArgumentParser):
         calls = {f"{typed} {words}".rstrip(): purpose for words, purpose in self.calls.items()}
         width = min(_CALL_WIDTH, max(map(len, calls), default=0))
         lines = ["", "usual calls:"] if calls else []
+        if width + 4 + max(map(len, calls.values()), default=0) > shutil.get_terminal_size().columns:
+            width = 4  # purposes stand below
         for call, purpose in calls.items():
             lines += (
                 [f"  {call:{width}}  {purpose}"]

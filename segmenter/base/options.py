@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -118,7 +119,8 @@ class Option:
         with suppress(ValueError):
             if self.allows(value := self._kind(text)):
                 return value
-        raise argparse.ArgumentTypeError(f"expected {self.limits}, got {text!r}")
+        unit = ", without a unit" if re.fullmatch(r"\s*[\d.]+\s*[A-Za-z]+\s*", text) else ""
+        raise argparse.ArgumentTypeError(f"expected {self.limits}{unit}, got {text!r}")
 
     def add_to(self, group: argparse._ActionsContainer) -> None:
         """Add the option to a parser or a group of it; its value is None if it is not typed."""

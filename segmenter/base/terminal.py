@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
 import tempfile
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, TextIO
 
 _UNSAFE = re.compile(
@@ -23,6 +26,8 @@ _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")
 """Unsafe characters that programs print themselves: line ends, and cursor moves of progress bars."""
 
 
+_WORDS = re.compile(r"( *)((?:'[^']*'|`[^`]*`|[^ ])+)")
+"""A word with the spaces before it; what is quoted is one word."""
 _MARKED = re.compile(r"^(?:(error)|warning)(?=: )", re.MULTILINE)
 _RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
@@ -107,6 +112,32 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - terminal_width(text))
 
 
+def columns() -> int | None:
+    """Return the columns of the terminal that stdout is; None if it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def folded(line: str, width: int) -> str:
+    """Return a line, broken between words if it is wider than `width` columns.
+
+    What follows is indented as the line is, below the second column of a list, or by four. What stands in
+    quotes or backquotes is not broken: it may be a command to copy.
+    """
+    if terminal_width(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip(" ")))
+    second = re.match(r" *[^ ]+(?: [^ ]+)*  +", line)
+    column = terminal_width(second[0]) if second else len(indent) or 4
+    lines, further = [indent], " " * (column if column <= width // 2 else len(indent) or 4)
+    for gap, word in _WORDS.findall(line[len(indent) :]):
+        last = lines[-1]
+        if last.strip() and terminal_width(last + gap + word) > width:
+            lines.append(further + word)
+        else:
+            lines[-1] = last + (gap + word if last.strip() else word)
+    return "\n".join(lines)
+
+
 def aligned(
     head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ", *, left: int = 1
 ) -> list[str]:
@@ -115,7 +146,12 @@ def aligned(
     Args:
         left: number of left-aligned columns; the others are right-aligned.
     """
-    lines = [head, *rows]
+    return _table([head], [head, *rows], gap, left)
+
+
+def _table(heads: Sequence[Sequence[str]], lines: Sequence[Sequence[str]], gap: str, left: int) -> list[str]:
+    """Return lines, the first of which is replaced by the lines of its head."""
+    lines = [*heads, *lines[1:]]
     widths = [max(map(terminal_width, column)) for column in zip(*lines, strict=True)]
 
     def cell(text: str, column: int) -> str:
@@ -123,6 +159,47 @@ def aligned(
         return padded(text, width) if column < left else " " * (width - terminal_width(text)) + text
 
     return [gap.join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines]
+
+
+def fitted(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    gap: str = "  ",
+    *,
+    left: int = 1,
+    room: int | None = None,
+) -> list[str]:
+    """Return the lines of a table that fits on the terminal: in parts below each other, if it must be.
+
+    Heads take several lines where that makes columns narrower; each part begins with the first column.
+
+    Args:
+        room: columns of the terminal; None: as they are, without a limit where stdout is no terminal.
+    """
+    lines, room = [head, *rows], columns() if room is None else room
+    whole = aligned(head, lines[1:], gap, left=left)
+    if room is None or max(map(terminal_width, whole)) <= room:
+        return whole
+    cells = [max(map(terminal_width, each), default=0) for each in zip(*lines[1:], strict=True)]
+    stacked = [_stacked(text, width) for text, width in zip(head, cells or [0] * len(head), strict=True)]
+    widths = [max(width, *map(len, texts)) for width, texts in zip(cells, stacked, strict=False)]
+    parts, used = [[0]], 0
+    for column in range(1, len(widths)):
+        used += 2 + widths[column]
+        if widths[0] + used > room and len(parts[-1]) > 1:
+            parts, used = [*parts, [0]], 2 + widths[column]
+        parts[-1].append(column)
+    found: list[str] = []
+    for part in parts:
+        heads = list(zip_longest(*(reversed(stacked[c]) for c in part), fillvalue=""))[::-1]
+        found += _table(heads, [[line[c] for c in part] for line in lines], "  ", left)
+    return found
+
+
+def _stacked(text: str, width: int) -> list[str]:
+    """Return the head of a column as lines of its cells' width, or of its longest word."""
+    longest = max(map(len, text.split()), default=1)
+    return textwrap.wrap(text, max(width, longest, 1)) or [""]
 
 
 @contextmanager
@@ -168,11 +245,19 @@ class Enduring:
         if isinstance(self._stream, io.TextIOWrapper):
             self._stream.reconfigure(errors="backslashreplace")
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        self._coloured = not plain and self._stream.isatty()
+        # A tool called by another prints through both: the outer one colours and folds.
+        self._on_terminal = not isinstance(self._stream, Enduring) and self._stream.isatty()
+        self._coloured = not plain and self._on_terminal
+        self._begun = False
 
     def write(self, text: str) -> int:
         with self._going_on():
             shown = escaped(text)
+            # A text behind another on its line, and a bar that redraws its line, stay as they are.
+            if self._on_terminal and not (self.answers or self._begun or "\r" in shown or "\x1b" in shown):
+                width = shutil.get_terminal_size().columns
+                shown = "\n".join(folded(line, width) for line in shown.split("\n"))
+            self._begun = not text.endswith("\n") and (self._begun or text != "")
             self._stream.write(_MARKED.sub(_in_colour, shown) if self._coloured else shown)
         return len(text)
 

@@ -255,6 +255,16 @@ def describe_recipe(recipe: Recipe) -> str:
     return "\n".join(_describe(recipe, 0)) + "\n"
 
 
+def setting_doc(recipe: Recipe, key: str) -> str:
+    """Return the description of a setting by its dotted key; empty for an unknown one."""
+    *sections, name = key.split(".")
+    section: Any = recipe
+    for part in sections:
+        section = getattr(section, part, None)
+    field = getattr(type(section), "model_fields", {}).get(name)
+    return "" if field is None else field.description or ""
+
+
 def _override(data: dict[str, Any], override: str) -> None:
     dotted, equals, value = override.partition("=")
     if not equals or not dotted:

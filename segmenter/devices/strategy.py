@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from segmenter.base.errors import ConfigError, DeviceError
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines.cluster import Cluster
 from segmenter.devices.machines.workers import Workers, started
@@ -408,7 +408,7 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
         (d.name, d.model, d.memory or "unknown", str(local), precision)
         for d, local in zip(devices.used, own, strict=True)
     ]
-    lines = aligned(head, rows, left=len(head))
+    lines = fitted(head, rows, left=len(head))
     if devices.workers.count > 1:
         each = f"{len(devices.used)} device{'s' * (len(devices.used) > 1)}"
         lines.append(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.drawing import save_figure
-from segmenter.evaluation.figures import coloured, panels_figure, stretched
+from segmenter.evaluation.figures import panels_figure
+from segmenter.evaluation.layers import coloured, stretched
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader

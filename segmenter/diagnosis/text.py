@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segmenter.base.errors import plain
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import columns, fitted
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
 from segmenter.runs.log import LoggedCoverage
 
@@ -206,13 +206,15 @@ def _percent(share: float, digits: int) -> str:
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"  {line}" for line in aligned(head, rows))
+    room = columns()
+    return "\n".join(f"  {line}" for line in fitted(head, rows, room=room and room - 2))
 
 
 def _wrapped(text: str, indent: str = "") -> str:
     following = indent + "  "
+    width = min(_WIDTH, columns() or _WIDTH)
     return textwrap.fill(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=following, break_long_words=False
+        text, width, initial_indent=indent, subsequent_indent=following, break_long_words=False
     )
 
 

@@ -7,6 +7,7 @@ global state. Text from users (class names, titles) is drawn literally, never as
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -81,6 +82,36 @@ def one_line(text: str) -> str:
 def hex_colour(colour: Sequence[int]) -> str:
     """Return a colour as matplotlib's `#rrggbb`."""
     return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def scale_bar(across: float) -> tuple[str, float]:
+    """Return text and share of the width of a scale bar, for a picture so many metres wide.
+
+    Its length is 1, 2 or 5 times a power of ten, at most four tenths of the width.
+    """
+    power = 10.0 ** math.floor(math.log10(0.4 * across))
+    length = next(times * power for times in (5, 2, 1) if times * power <= 0.4 * across * (1 + 1e-9))
+    text = f"{length / 1000:g} km" if length >= 1000 else f"{length:g} m"
+    return text, length / across
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text such as `74 %`; 0 % and 100 % only if it is exactly that."""
+    if share is None:
+        return "–"
+    hundred = 100 * share
+    if hundred <= 0 or hundred >= 100:
+        return f"{hundred:.0f} %"
+    if hundred < 0.001:
+        return "< 0.001 %"
+    if hundred > 99.99:
+        return "> 99.99 %"
+    if hundred > 99:
+        digits = 1 if hundred < 99.9 else 2
+        return f"{math.floor(hundred * 10**digits) / 10**digits:.{digits}f} %"
+    digits = 0 if hundred >= 9.95 else 1 - math.floor(math.log10(hundred))
+    text = f"{hundred:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if digits else text} %"
 
 
 def name_legend(legend: Legend, names: Sequence[str]) -> None:

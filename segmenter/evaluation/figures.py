@@ -21,87 +21,108 @@ from segmenter.evaluation.drawing import (
     name_legend,
     new_figure,
     one_line,
+    percent,
     save_pixels,
+    scale_bar,
 )
+from segmenter.evaluation.layers import HATCH, coloured, confident, errors, stretched
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.stretch import Stretch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARGIN, _CAPTION, _TITLE, _LEGEND_ROW = 16, 26, 34, 24  # pixels
-_HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
+_FONT, _READ_AT = 10.0, 1000
+"""Points of a text, and the width in pixels at which a figure is read; wider ones have larger texts."""
 _NO_CLASS = "ignored or no data"
 _SMALLEST_PANEL, _NARROWEST_SLOT, _NARROWEST_PICTURE = 320, 100, 520  # pixels, for captions and legend
 
 
-def scene_panels(
-    image_HWC: NDArray[Any],
-    label_HW: NDArray[np.uint8] | None,
-    prediction_HW: NDArray[np.uint8],
-    classes: ClassMap,
-    title: str = "",
-    *,
-    valid_HW: NDArray[np.bool_] | None = None,
-    of: Size | None = None,
-    side: int = 2000,
-) -> Figure:
-    """Return image, label (where there is one) and prediction side by side, with a legend.
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A part of a scene with its map, and what is known of it.
+
+    Attributes:
+        title: name of the part, and reason for its choice.
+        image_HWC: any number type and band count.
+        valid_HW: where the image has data.
+        label_HW, map_HW: class ids, or `IGNORE`, which is hatched; None: there is no label.
+        confidence_HW: the largest probability × 255; None: not computed.
+        stretch: of the whole scene; None: from the part.
+        metres: of a pixel; None: unknown.
+        of: size of what the arrays are thinned out of already, for the caption.
+    """
+
+    title: str
+    image_HWC: NDArray[Any]
+    valid_HW: NDArray[np.bool_]
+    label_HW: NDArray[np.uint8] | None
+    map_HW: NDArray[np.uint8]
+    confidence_HW: NDArray[np.uint8] | None = None
+    stretch: Stretch | None = None
+    metres: float | None = None
+    of: Size | None = None
+
+    def thinned(self, step: int) -> Example:
+        """Return each step-th pixel: none is blended, so that no class is invented."""
+        thin = (slice(None, None, step), slice(None, None, step))
+        label, sure = (None if a is None else a[thin] for a in (self.label_HW, self.confidence_HW))
+        arrays = (self.image_HWC[thin], self.valid_HW[thin], label, self.map_HW[thin], sure)
+        metres = None if self.metres is None else self.metres * step
+        return Example(self.title, *arrays, self.stretch, metres, self.of)
+
+    def layers(self, classes: ClassMap) -> dict[str, NDArray[np.uint8]]:
+        """Return the pictures by name: image, label, map, errors and confidence, as far as known."""
+        seen = stretched(self.image_HWC, self.valid_HW, self.stretch)
+        panels = {"image": seen}
+        if self.label_HW is not None:
+            panels["label"] = coloured(self.label_HW, classes)
+        panels["map"] = coloured(self.map_HW, classes)
+        if self.label_HW is not None:
+            panels["errors"] = errors(seen, self.label_HW, self.map_HW)
+        if self.confidence_HW is not None:
+            panels["confidence"] = confident(self.confidence_HW, self.map_HW)
+        return panels
+
+
+def scene_panels(example: Example, classes: ClassMap, side: int = 2000, width: int = 0) -> Figure:
+    """Return image, label, map, errors and confidence of a part, as far as known, with a legend.
 
     Args:
-        image_HWC: any number type and band count; the first three bands (or the first, in grey) are
-            stretched from their 2 % to their 98 % quantile over the valid pixels.
-        label_HW: class ids; `IGNORE` is hatched.
-        prediction_HW: class ids; `IGNORE` (nodata) is hatched.
-        valid_HW: where the image has data; by default, where the prediction is not nodata.
-        of: the size of what the arrays are thinned out of already, for the caption.
-        side: the longer side of the picture in pixels, about; larger rasters are thinned out, not blended,
-            so that no class is invented.
+        side: the longer side of the picture in pixels, about; larger rasters are thinned out.
+        width: of the figure above, whose legend is this one's too; all panels are in a row; 0: there is none.
     """
-    ids = {"label": label_HW, "prediction": prediction_HW}
-    given = {name: array for name, array in ids.items() if array is not None}
-    for name, array in given.items():
-        if array.shape != image_HWC.shape[:2]:
-            raise ValueError(f"{name} is {array.shape}, the image is {image_HWC.shape[:2]}")
-    valid = prediction_HW != IGNORE if valid_HW is None else valid_HW
-    step = _step(image_HWC.shape[:2], len(given) + 1, side)
-    thin = (slice(None, None, step), slice(None, None, step))
-    panels = {"image": stretched(image_HWC[thin], valid[thin])}
-    panels |= {name: coloured(array[thin], classes) for name, array in given.items()}
-    hatched = any((array[thin] == IGNORE).any() for array in given.values()) or not valid[thin].all()
-    whole = image_HWC.shape[:2] if of is None else (of.height, of.width)
-    caption = _shrunk(title, whole, step * max(1, round(whole[0] / image_HWC.shape[0])))
-    return panels_figure(panels, classes, hatched, caption, side)
+    shape = example.map_HW.shape
+    known = {"label": example.label_HW, "image": example.image_HWC, "confidence": example.confidence_HW}
+    for name, array in known.items():
+        if array is not None and array.shape[:2] != shape:
+            raise ValueError(f"{name} is {array.shape[:2]}, the map is {shape}")
+    count = 2 + 2 * (example.label_HW is not None) + (example.confidence_HW is not None)
+    step = _step(shape, count, side)
+    drawn = example.thinned(step)
+    panels = drawn.layers(classes)
+    ids = [drawn.map_HW, *([] if drawn.label_HW is None else [drawn.label_HW])]
+    hatched = any((each == IGNORE).any() for each in ids) or not drawn.valid_HW.all()
+    whole = shape if example.of is None else (example.of.height, example.of.width)
+    title = _shrunk(example.title, whole, step * max(1, round(whole[0] / shape[0])))
+    captioned = {_caption(name, drawn, short=width > 0): panel for name, panel in panels.items()}
+    return panels_figure(captioned, classes, hatched, title, width or side, drawn.metres, below=width > 0)
 
 
-def stretched(
-    image_HWC: NDArray[Any],
-    valid_HW: NDArray[np.bool_],
-    like: tuple[NDArray[Any], NDArray[np.bool_]] | None = None,
-) -> NDArray[np.uint8]:
-    """Return an (H, W, 3) 8-bit picture, each band stretched from 2 % to 98 %; invalid pixels hatched.
-
-    Args:
-        like: image and valid pixels that give these quantiles, if not this image.
-    """
-    bands, valid = _three_bands(image_HWC, valid_HW)
-    if not valid.any():
-        return _hatching(valid.shape)
-    of, valid_of = (bands, valid) if like is None else _three_bands(*like)
-    low, high = np.percentile(of[valid_of] if valid_of.any() else bands[valid], (2, 98), axis=0)
-    flat = high <= low  # one value everywhere: mid grey
-    share = np.where(flat, 0.5, (bands - low) / np.where(flat, 1, high - low))
-    with np.errstate(invalid="ignore"):  # NaN pixels are hatched below
-        picture = (np.clip(share, 0, 1) * 255).astype(np.uint8)
-    return np.where(valid[..., None], picture, _hatching(valid.shape))
-
-
-def _three_bands(
-    image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    bands = image_HWC[..., :3] if image_HWC.shape[2] >= 3 else image_HWC[..., :1].repeat(3, axis=2)
-    return bands.astype(np.float32), valid_HW & np.isfinite(bands).all(axis=2)
+def _caption(name: str, example: Example, *, short: bool) -> str:
+    """Return the caption of a layer; of the errors with their share, of confidence with its colours."""
+    if name == "confidence" and not short:
+        return "confidence: blue 0 %, yellow 100 %"
+    if name != "errors" or example.label_HW is None:
+        return name
+    known = (example.label_HW != IGNORE) & (example.map_HW != IGNORE)
+    if not known.any():
+        return "errors: no labelled pixel"
+    wrong = percent(float((example.label_HW != example.map_HW)[known].mean()))
+    return f"errors: {wrong}" if short else f"errors in red: {wrong} wrong"
 
 
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
@@ -120,10 +141,10 @@ def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Fig
     if isinstance(confusion, Scores) and confusion.missed.any():
         counts, columns = np.column_stack([counts, confusion.missed]), [*rows, "no such class"]
     truth = counts.sum(axis=1, keepdims=True)
-    percent = np.divide(100.0 * counts, truth, out=np.full(counts.shape, np.nan), where=truth > 0)
+    hundred = np.divide(100.0 * counts, truth, out=np.full(counts.shape, np.nan), where=truth > 0)
     shares = 100.0 * truth[:, 0] / max(1, truth.sum())
     rows = [f"{name}  ({share:.2g} %)" for name, share in zip(rows, shares, strict=True)]
-    return _heat_map(percent, rows, columns, title)
+    return _heat_map(hundred, rows, columns, title)
 
 
 # ----------------------------------------------------------------------------- panels and legends
@@ -131,14 +152,15 @@ def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Fig
 
 def _step(shape: Sequence[int], panels: int, side: int) -> int:
     """Return the step between drawn pixels, so that all panels together stay within `side`."""
-    height, width = shape[:2]
-    across, down = (width, height * panels) if _stacked(height, width) else (width * panels, height)
-    return max(1, math.ceil(max(across, down) / side))
+    rows, columns = _grid(shape, panels)
+    return max(1, math.ceil(max(shape[1] * columns, shape[0] * rows) / side))
 
 
-def _stacked(height: int, width: int) -> bool:
-    """Return whether the panels are stacked vertically, as for wide strips."""
-    return width > 2 * height
+def _grid(shape: Sequence[int], panels: int) -> tuple[int, int]:
+    """Return rows and columns of panels: wide strips below each other, four and more in two rows."""
+    if shape[1] > 2 * shape[0]:
+        return panels, 1
+    return (1, panels) if panels <= 3 else (2, -(-panels // 2))
 
 
 def _shrunk(title: str, shape: Sequence[int], step: int) -> str:
@@ -146,63 +168,138 @@ def _shrunk(title: str, shape: Sequence[int], step: int) -> str:
     return f"{title}  ({note})" if title else note
 
 
-def coloured(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
-    """Return (H, W, 3) colours of class ids, `IGNORE` hatched."""
-    picture: NDArray[np.uint8] = classes.palette()[ids_HW]
-    return np.where((ids_HW == IGNORE)[..., None], _hatching(ids_HW.shape), picture)
+@dataclass(frozen=True)
+class _Room:
+    """Pixels of a figure's texts and gaps; they grow with its width, so that it can be read when shrunk."""
 
+    times: float
 
-def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Return (H, W, 3) grey diagonal stripes, unlike the colour of any class."""
-    rows, cols = np.ogrid[: shape[0], : shape[1]]
-    return np.array(_HATCH, np.uint8)[((rows + cols) // 4) % 2]
+    @classmethod
+    def of(cls, width: int) -> _Room:
+        return cls(max(1.0, width / _READ_AT))
+
+    def __call__(self, pixels: float) -> int:
+        return round(pixels * self.times)
+
+    @property
+    def font(self) -> float:
+        return _FONT * self.times
 
 
 def panels_figure(
-    panels: Mapping[str, NDArray[np.uint8]], classes: ClassMap, hatched: bool, title: str, side: int
+    panels: Mapping[str, NDArray[np.uint8]],
+    classes: ClassMap,
+    hatched: bool,
+    title: str,
+    side: int,
+    metres: float | None = None,
+    *,
+    below: bool = False,
 ) -> Figure:
-    """Return panels at whole multiples of their pixels, with captions above and a class legend below."""
+    """Return panels at whole multiples of their pixels, with captions above and a class legend below.
+
+    Args:
+        metres: of a pixel of the panels, for a scale bar; None: no bar.
+        below: the figure lies below one with a legend: no legend, and all panels in a row as wide as `side`.
+    """
     height, width = next(iter(panels.values())).shape[:2]
-    stacked = _stacked(height, width)
+    rows, columns = (1, len(panels)) if below else _grid((height, width), len(panels))
     # Small rasters are enlarged, each pixel to a square, until captions and legend have room.
-    room = side // (width * (1 if stacked else len(panels)))
-    zoom = max(1, min(room, side // height, -(-_SMALLEST_PANEL // min(max(height, width), 4000))))
+    room = min(side // (width * columns), side // (height * rows))
+    least = side // columns if below else _SMALLEST_PANEL
+    zoom = max(1, min(room, -(-least // min(max(height, width), 4000))))
+    across = None if metres is None else metres * width
     height, width = height * zoom, width * zoom
-    rows, columns = (len(panels), 1) if stacked else (1, len(panels))
-    slot = max(width, _NARROWEST_SLOT) + _MARGIN
-    inner = max(columns * slot - _MARGIN, _NARROWEST_PICTURE)
-    entries = len(classes) + hatched
-    per_row = max(1, min(entries, inner // (8 * max(map(len, [*classes.names, _NO_CLASS])) + 46)))
-    legend = -(-entries // per_row) * _LEGEND_ROW + _MARGIN
-    caption = _CAPTION if any(panels) else 0
-    total = (_TITLE + rows * (height + caption + _MARGIN) + legend + _MARGIN, inner + 2 * _MARGIN)
+    size = _Room.of(side if below else max(width, _NARROWEST_SLOT) * columns)
+    margin, caption = size(_MARGIN), size(_CAPTION) if any(panels) else 0
+    slot = max(width, _NARROWEST_SLOT) + margin
+    inner = max(columns * slot - margin, _NARROWEST_PICTURE)
+    scale = size(_LEGEND_ROW) if across else 0
+    per_row, legend = (0, margin) if below else _legend_room(classes, hatched, inner, size)
+    total = (size(_TITLE) + rows * (height + caption + margin) + scale + legend + margin, inner + 2 * margin)
     figure = new_figure(total[1], total[0])
-    figure.text(
-        _MARGIN / total[1], 1 - 24 / total[0], one_line(title), fontsize=10, parse_math=False, wrap=False
-    )
+    place = (margin / total[1], 1 - size(24) / total[0])
+    figure.text(*place, one_line(title), fontsize=size.font, parse_math=False, wrap=False)
     for i, (name, picture) in enumerate(panels.items()):
-        left = _MARGIN + (0 if stacked else i * slot)
-        top = _TITLE + caption + (i * (height + caption + _MARGIN) if stacked else 0)
-        box = (left / total[1], 1 - (top + height) / total[0], width / total[1], height / total[0])
-        axes = figure.add_axes(box)
-        axes.imshow(picture, interpolation="nearest", aspect="auto")
-        axes.set_axis_off()
-        axes.set_title(name, fontsize=10, loc="left", pad=4)
-    _class_legend(figure, classes, hatched, per_row, legend / total[0])
+        left = margin + i % columns * slot
+        top = size(_TITLE) + caption + i // columns * (height + caption + margin)
+        _panel(figure, picture, name, (left, top, width, height), size)
+    if across:
+        _scale_bar(figure, across, width, (margin, legend + scale / 2), size)
+    if not below:
+        _class_legend(figure, classes, hatched, per_row, legend / total[0], size)
     return figure
 
 
-def _class_legend(figure: Figure, classes: ClassMap, hatched: bool, columns: int, top: float) -> None:
+def legend_strip(classes: ClassMap, width: int, metres: float | None) -> NDArray[np.uint8]:
+    """Return (H, W, 3) pixels of a legend for a picture above it, so many pixels wide, with a scale bar.
+
+    Args:
+        metres: of a pixel of the picture; None: no bar.
+    """
+    size = _Room.of(max(width, _NARROWEST_PICTURE))
+    inner = max(width, _NARROWEST_PICTURE)
+    per_row, legend = _legend_room(classes, False, inner, size)
+    scale = size(_LEGEND_ROW) if metres else 0
+    figure = new_figure(inner, legend + scale)
+    if metres:
+        _scale_bar(figure, metres * width, width, (0, legend + scale / 2 - size(4)), size)
+    _class_legend(figure, classes, False, per_row, (legend - size(8)) / (legend + scale), size)
+    return figure_pixels(figure)
+
+
+def _legend_room(classes: ClassMap, hatched: bool, width: int, size: _Room) -> tuple[int, int]:
+    """Return the entries of a legend in a row, and its height in pixels."""
+    entries = len(classes) + hatched
+    longest = max(map(len, [*classes.names, *([_NO_CLASS] if hatched else [])]))
+    per_row = max(1, min(entries, width // size(8 * longest + 46)))
+    return per_row, -(-entries // per_row) * size(_LEGEND_ROW) + size(_MARGIN)
+
+
+def _panel(
+    figure: Figure, picture: NDArray[np.uint8], name: str, box: tuple[int, int, int, int], size: _Room
+) -> None:
+    """Draw a picture with its caption, and a thin frame around it: a white class ends somewhere."""
+    from matplotlib.patches import Rectangle
+
+    total_width, total_height = figure.get_size_inches() * figure.dpi
+    left, top, width, height = box
+    x, y = left / total_width, 1 - (top + height) / total_height
+    thin = (1 / total_width, 1 / total_height)
+    place = (x, y, width / total_width, height / total_height)
+    framed = (place[2] + 2 * thin[0], place[3] + 2 * thin[1])
+    figure.add_artist(Rectangle((x - thin[0], y - thin[1]), *framed, color="0.6", linewidth=0, zorder=-1))
+    axes = figure.add_axes(place)
+    axes.imshow(picture, interpolation="nearest", aspect="auto")
+    axes.set_axis_off()
+    axes.set_title(one_line(name), fontsize=size.font, loc="left", pad=4 * size.times)
+
+
+def _scale_bar(figure: Figure, across: float, width: int, at: tuple[float, float], size: _Room) -> None:
+    """Draw a bar of a round length and its text; `at` is its left end from the figure's lower left."""
+    from matplotlib.lines import Line2D
+
+    total_width, total_height = figure.get_size_inches() * figure.dpi
+    text, share = scale_bar(across)
+    ends = (at[0] / total_width, (at[0] + share * width) / total_width)
+    y = at[1] / total_height
+    figure.add_artist(Line2D(ends, (y, y), color="black", linewidth=3 * size.times, solid_capstyle="butt"))
+    figure.text(ends[1] + size(8) / total_width, y, text, fontsize=size.font, va="center_baseline")
+
+
+def _class_legend(
+    figure: Figure, classes: ClassMap, hatched: bool, columns: int, top: float, size: _Room
+) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=hex_colour(c.colour), edgecolor="0.3", linewidth=0.5) for c in classes.classes]
     names = list(classes.names)
     if hatched:
-        patches.append(Patch(facecolor=hex_colour(_HATCH[0]), edgecolor=hex_colour(_HATCH[1]), hatch="/////"))
+        patches.append(Patch(facecolor=hex_colour(HATCH[0]), edgecolor=hex_colour(HATCH[1]), hatch="/////"))
         names.append(_NO_CLASS)
     legend = figure.legend(
         patches, [""] * len(names), ncols=columns, loc="upper center", bbox_to_anchor=(0.5, top + 0.001),
-        frameon=False, fontsize=10, handlelength=1.6, handleheight=1.1, borderpad=0, borderaxespad=0,
+        frameon=False, fontsize=size.font, handlelength=1.6, handleheight=1.1, borderpad=0, borderaxespad=0,
     )  # fmt: skip
     name_legend(legend, names)
 
@@ -215,7 +312,7 @@ _WIDEST_TITLE = 1200
 
 
 def _heat_map(
-    percent: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str
+    percent_RC: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str
 ) -> Figure:
     """Draw cells of one size for any number of classes; names get the space they need."""
     cell, letter = 46, 7.2
@@ -227,9 +324,9 @@ def _heat_map(
     figure = new_figure(width, height)
     axes = figure.add_axes((left / width, 1 - (top + body_h) / height, body_w / width, body_h / height))
     axes.set_facecolor("0.9")
-    image = axes.imshow(np.ma.masked_invalid(percent), cmap="Blues", vmin=0, vmax=100, aspect="auto")
-    for i, j in np.ndindex(percent.shape):
-        text, colour = _cell(float(percent[i, j]))
+    image = axes.imshow(np.ma.masked_invalid(percent_RC), cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    for i, j in np.ndindex(percent_RC.shape):
+        text, colour = _cell(float(percent_RC[i, j]))
         axes.text(j, i, text, ha="center", va="center", fontsize=8.5, color=colour)
     axes.xaxis.tick_top()
     axes.set_xticks(range(len(columns)), map(one_line, columns), rotation=45, ha="left", parse_math=False)
@@ -246,14 +343,14 @@ def _heat_map(
     return figure
 
 
-def _cell(percent: float) -> tuple[str, str]:
-    """Return a cell's text and colour; zeros are pale, so that confusions stand out."""
-    if math.isnan(percent):
-        return "–", "0.4"
-    if percent == 0:
-        return "0", "0.75"
-    text = "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 99.95 else f"{percent:.0f}"
-    return text, "white" if percent > 55 else "black"
+def _cell(hundred: float) -> tuple[str, str]:
+    """Return a cell's text and colour, in whole percent; zeros are pale, so that confusions stand out."""
+    if math.isnan(hundred):
+        return "–", "0.3"
+    if hundred == 0:
+        return "0", "0.45"
+    text = "<1" if hundred < 0.5 else ">99" if 99.5 <= hundred < 100 else f"{hundred:.0f}"
+    return text, "white" if hundred > 71 else "black"
 
 
 # ----------------------------------------------------------------------------------- summary of a validation
@@ -263,38 +360,17 @@ _SIDE = 1600
 """Pixels of the longer side of an example's row."""
 
 
-@dataclass(frozen=True, eq=False)
-class Example:
-    """A part of a scene.
-
-    Attributes:
-        title: name of the part, and reason for its choice.
-        image_HWC, valid_HW: its pixels, and the mask of valid ones.
-        label_HW, prediction_HW: class ids, or `IGNORE`.
-    """
-
-    title: str
-    image_HWC: NDArray[Any]
-    valid_HW: NDArray[np.bool_]
-    label_HW: NDArray[np.uint8]
-    prediction_HW: NDArray[np.uint8]
-
-
 def summary_figure(
     confusion: ConfusionMatrix, examples: Sequence[Example], classes: ClassMap, path: Path, title: str = ""
 ) -> None:
     """Draw confusion matrix and examples into one PNG."""
     figures = [confusion_panel(confusion, title)]
-    figures += [
-        scene_panels(
-            *(e.image_HWC, e.label_HW, e.prediction_HW, classes, e.title), valid_HW=e.valid_HW, side=_SIDE
-        )
-        for e in examples
-    ]
-    save_pixels(_below_each_other([figure_pixels(figure) for figure in figures]), path)
+    figures += [scene_panels(example, classes, _SIDE) for example in examples]
+    save_pixels(below_each_other([figure_pixels(figure) for figure in figures]), path)
 
 
-def _below_each_other(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def below_each_other(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return pictures in one, the narrower ones with white at their right."""
     width = max(picture.shape[1] for picture in pictures)
     rooms = [((0, 0), (0, width - picture.shape[1]), (0, 0)) for picture in pictures]
     padded = [np.pad(p, room, constant_values=255) for p, room in zip(pictures, rooms, strict=True)]

@@ -78,6 +78,11 @@ def default_colours(names: Sequence[str], given: Sequence[Colour | None] = ()) -
     return [found[i] for i in range(len(names))]
 
 
+def far_from(colours: Sequence[Colour]) -> Colour:
+    """Return the colour farthest from some, for the sight that sees the least of it: a frame for pictures."""
+    return next(_farthest(colours, 1))
+
+
 def natural_colour(name: str) -> Colour | None:
     """Return the usual colour of a land cover by the name of its class; None for unknown names."""
     plain = unicodedata.normalize("NFKD", name.casefold().replace("ß", "ss"))

@@ -258,11 +258,11 @@ def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> P
     """Return a model in training on each device of this worker, with that device's weights.
 
     Weights are not copied: each call predicts with the model's current weights. If the host must predict for
-    the devices, the model has to be on the host.
+    the devices, the model has to be on the host. It says its confidence too, for pictures of the validation.
     """
-    member = Member(model, normalisation)
+    member, wanted = Member(model, normalisation), ExtraOutputs(confidence=True)
     if devices.predicts_on_host:
-        return PredictFunction([member], ExtraOutputs(), Tta(), "CPU:0")
+        return PredictFunction([member], wanted, Tta(), "CPU:0")
 
     def reading(replica: int) -> AbstractContextManager[Any]:
         return (
@@ -272,7 +272,7 @@ def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> P
         )
 
     workers = [
-        PredictFunction([member], ExtraOutputs(), Tta(), name, partial(reading, replica))
+        PredictFunction([member], wanted, Tta(), name, partial(reading, replica))
         for replica, name in enumerate(devices.names)
     ]
     return workers[0] if len(workers) == 1 else OnSeveralDevices(workers)

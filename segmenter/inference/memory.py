@@ -304,7 +304,7 @@ def _refuse_to_exceed(
         "--memory",
         expected=f"at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the smallest "
         "that are of use",
-        got=f"{choice.memory / 1e9:.1f}GB",
+        got=f"{choice.memory / 1e9:.1f}GB" if choice.memory >= 1e8 else f"{choice.memory / 1e6:.3g}MB",
         remedy="give more, or choose --window-size and --batch",
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ScoreError, SegmenterError, plain
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.evaluation.bootstrap import forget_blocks
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.intervals import INTERVAL
@@ -205,5 +205,5 @@ def scene_table(scores: Mapping[str, Scores]) -> str:
         cells = (percent(getattr(scores[name], key)) for key in FIGURES)
         interval = scores[name].interval
         rows.append((plain(name), *cells, f"{scores[name].pixels:,}", interval.span if interval else "–"))
-    lines = aligned(("scene", *FIGURES.values(), "pixels", "mIoU, 95 %"), rows, gap="   ")
+    lines = fitted(("scene", *FIGURES.values(), "pixels", "mIoU, 95 %"), rows, gap="   ")
     return "\n".join([*lines, *([more] if more else [])])

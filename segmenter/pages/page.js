@@ -1,10 +1,6 @@
 "use strict";
 (function () {
   const {charts, maps} = JSON.parse(document.getElementById("data").textContent);
-  // No bar of buttons, no zoom (a phone scrolls over the charts), and no look for a formula renderer.
-  const config = {displayModeBar: false, displaylogo: false, typesetMath: false, responsive: false,
-    scrollZoom: false, doubleClick: false, showTips: false};
-
   const PAGE = 860; // pixels: what a page of paper has room for below a heading
 
   // Charts are drawn in the colours of paper: in dark mode those of texts, grounds and lines are replaced, of data
@@ -18,66 +14,60 @@
       ? Object.fromEntries(Object.entries(value).map(([key, each]) => [key, recoloured(each, by)])) : value;
 
   const element = (id) => document.getElementById(id);
-  const copy = (value) => JSON.parse(JSON.stringify(value)); // Plotly writes into what it is given
+  const copy = (value) => JSON.parse(JSON.stringify(value));
 
-  // Anew each time: a chart that Plotly only updates keeps margins that were right for its last width.
   function draw(id) {
     const {figures, titles, chosen} = charts[id];
     const {data: light, layout: white} = copy(figures[chosen]);
     const dark = darkness.matches && !paper;
     const data = dark ? recoloured(light, INK) : light, layout = dark ? recoloured(white, DARK) : white;
-    const place = element(id);
     element(id + "-title").textContent = titles[chosen];
-    layout.width = place.clientWidth;
     if (paper && layout.height < 1.6 * PAGE) layout.height = Math.min(layout.height, PAGE);
-    Plotly.purge(place);
-    Plotly.newPlot(place, data, layout, config);
+    charted.draw(element(id), {data, layout});
   }
 
   // ------------------------------------------------------------------- maps of where a class lies
-  const NOTHING = "#ffffff", LITTLE = "#c9ddf0", MUCH = "#08306b";
+  const NOTHING = "#ffffff", LITTLE = "#c9ddf0", MUCH = "#08306b", NO_LABEL = "#d4d4d4";
 
-  function mapLayout(place, map) {
-    const width = place.clientWidth;
-    return {autosize: false, width, height: Math.round(width * map.aspect), margin: {l: 0, r: 0, t: 0, b: 0},
-      plot_bgcolor: "#d4d4d4", paper_bgcolor: "#d4d4d4", dragmode: false, hoverlabel: {align: "left"},
-      xaxis: {visible: false, fixedrange: true}, yaxis: {visible: false, fixedrange: true, autorange: "reversed"}};
-  }
-
-  // Every cell in the colour of the class that covers most of it.
+  // Every cell: the class that covers most of it, or none.
   function largest(map) {
-    const z = [], text = [], K = maps.names.length;
-    for (let row = 0; row < map.rows; row++) {
-      z.push([]);
-      text.push([]);
-      for (let col = 0; col < map.cols; col++) {
-        let best = null;
-        for (let c = 0; c < K; c++) {
-          const share = map.share[c][row][col];
-          if (share !== null && share > 0 && (best === null || share > map.share[best][row][col])) best = c;
-        }
-        z[row].push(best);
-        text[row].push(best === null ? "" : maps.names[best] + ": " + map.share[best][row][col] + " %");
-      }
-    }
-    const steps = maps.colours.flatMap((colour, c) => [[c / K, colour], [(c + 1) / K, colour]]);
-    return {type: "heatmap", z, text, zmin: -0.5, zmax: K - 0.5, colorscale: steps, showscale: false,
-      hoverongaps: false, hovertemplate: "%{text}<extra></extra>"};
+    return map.share[0].map((cells, row) => cells.map((_, col) => map.share.reduce((best, plane, c) =>
+      plane[row][col] > (best === null ? 0 : map.share[best][row][col]) ? c : best, null)));
   }
 
-  // How much of every cell is class c; a trace of it is told from none.
-  function shareOf(map, c) {
-    const scale = [[0, NOTHING], [1e-9, LITTLE], [1, MUCH]];
-    return {type: "heatmap", z: map.share[c], zmin: 0, zmax: maps.most[c] || 1, colorscale: scale, showscale: false,
-      hoverongaps: false, hovertemplate: "%{z} %<extra>" + maps.names[c] + "</extra>"};
+  // A trace of a class is told from none.
+  function colourOf(c, value) {
+    if (value === null) return NO_LABEL;
+    if (c < 0) return maps.colours[value];
+    return value <= 0 ? NOTHING : charted.blended([[0, LITTLE], [1, MUCH]], Math.min(1, value / (maps.most[c] || 1)));
+  }
+
+  function textOf(map, c, row, col, value) {
+    if (value === null) return "no labels";
+    return c < 0 ? maps.names[value] + ": " + map.share[value][row][col] + " %" : maps.names[c] + ": " + value + " %";
+  }
+
+  function drawMap(place, map, c) {
+    const canvas = document.createElement("canvas"), z = c < 0 ? largest(map) : map.share[c];
+    [canvas.width, canvas.height] = [map.cols, map.rows];
+    const pen = canvas.getContext("2d");
+    z.forEach((cells, row) => cells.forEach((value, col) => {
+      pen.fillStyle = colourOf(c, value);
+      pen.fillRect(col, row, 1, 1);
+    }));
+    canvas.style.aspectRatio = String(1 / map.aspect);
+    canvas.addEventListener("mousemove", (event) => {
+      const row = Math.min(map.rows - 1, Math.floor(event.offsetY / canvas.clientHeight * map.rows));
+      const col = Math.min(map.cols - 1, Math.floor(event.offsetX / canvas.clientWidth * map.cols));
+      canvas.title = textOf(map, c, row, col, z[row][col]);
+    });
+    place.cells = z;
+    place.replaceChildren(canvas);
   }
 
   function drawMaps(choice) {
     const c = choice - 1; // the first choice is: all the classes
-    maps.maps.forEach((map, i) => {
-      const place = element("map-" + i);
-      Plotly.react(place, [c < 0 ? largest(map) : shareOf(map, c)], mapLayout(place, map), config);
-    });
+    maps.maps.forEach((map, i) => drawMap(element("map-" + i), map, c));
     element("map-title").textContent = maps.titles[choice];
     element("map-legend-all").hidden = c >= 0;
     element("map-legend-one").hidden = c < 0;

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import SegmenterError
-from segmenter.base.invocation import installation
 from segmenter.pages.parts import Chart, Charts, Head, PageSection, chart_data, colour, plain
 
 if TYPE_CHECKING:
@@ -29,17 +27,8 @@ def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, An
     Args:
         sections: sections; those without a block are left out.
         maps: data for the page's script to draw small maps; None: no maps.
-
-    Raises:
-        SegmenterError: there are charts or maps, and Plotly, of the extra `report`, is not installed.
     """
-    data = {"charts": chart_data(_charts(sections)), "maps": maps}
-    try:
-        return _page(head, sections, data)
-    except ImportError as error:
-        raise SegmenterError(
-            f"the HTML report needs the package {error.name}: {installation('report')}"
-        ) from None
+    return _page(head, sections, {"charts": chart_data(_charts(sections)), "maps": maps})
 
 
 def _charts(sections: Sequence[PageSection]) -> Iterator[Chart]:
@@ -54,11 +43,11 @@ def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) 
     from markupsafe import Markup
 
     own = resources.files("segmenter.pages")
-    script, style, template = (
-        (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
+    charts, script, style, template = (
+        (own / name).read_text(encoding="utf-8") for name in ("charts.js", "page.js", "page.css", "page.html")
     )
     moving = data["charts"] or data["maps"]
-    scripts = [*([_plotly_js()] if moving else []), script]
+    scripts = [*([charts] if moving else []), script]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (
@@ -91,13 +80,6 @@ def _environment() -> Environment:
     environment.filters["colour"] = colour
     environment.filters["kind"] = lambda value: type(value).__name__
     return environment
-
-
-def _plotly_js() -> str:
-    """Return Plotly's JavaScript from its Python package: the page works offline."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _sha256(text: str) -> str:

@@ -4,20 +4,22 @@ The template passes all texts (names of classes, files and datasets) through `es
 The page allows only its own scripts, by their hashes, so that even unescaped markup could neither run nor
 load anything.
 
-Layout of all charts: colours, axes, bars. Figures are Plotly's `data` and `layout` as plain dictionaries
-(tests check them with Plotly's schema), so only the page needs the package. Hover texts are written in
+Layout of all charts: colours, axes, bars. Figures have the form of Plotly's `data` and `layout`, as plain
+dictionaries (tests check them with its schema); `charts.js` draws them. Hover texts are written in
 Python, as complete sentences. Colours follow Okabe and Ito (2008, "Color universal design"); different
 colours also have different patterns or symbols.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from segmenter.evaluation.drawing import percent as percent
+from segmenter.evaluation.drawing import scale_bar
 
 PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
 FILLER = "#e69f00"
@@ -66,6 +68,11 @@ def layout(height: int, xaxis: Data, yaxis: Data, **more: Any) -> Data:
     }
 
 
+def class_marker(colours: Sequence[str]) -> Data:
+    """Return the look of bars of classes: each in its class's colour, with an edge that a pale one needs."""
+    return {"color": [colour(each) for each in colours], "line": {"color": GREY, "width": 0.8}}
+
+
 def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
     """Return bars with their values at the end."""
     bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
@@ -75,7 +82,7 @@ def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], *
 
 def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]], *, numbered: bool) -> Data:
     """Return a heat map of shares; `numbered`: with percentages instead of a colour bar."""
-    texts = [["" if x is None else label(percent(x).removesuffix(" %")) for x in row] for row in share]
+    texts = [["" if x is None else label(_cell_text(x)) for x in row] for row in share]
     return {
         "type": "heatmap",
         "z": [[None if x is None else 100 * x for x in row] for row in share],
@@ -91,6 +98,12 @@ def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]
         "hovertemplate": HOVER,
         **({"text": texts, "texttemplate": "%{text}"} if numbered else {}),
     }
+
+
+def _cell_text(share: float) -> str:
+    """Return a share as whole percent, for a cell; 0 and 100 only if it is exactly that."""
+    text = f"{100 * share:.0f}"
+    return "<1" if text == "0" and share > 0 else ">99" if text == "100" and share < 1 else text
 
 
 def square(
@@ -159,7 +172,7 @@ class Chart:
     Attributes:
         name: an id, unique on the page.
         title: one sentence with the message of the chart.
-        figures: Plotly's `data` and `layout` by choice; with several, the page offers the choice and draws
+        figures: `data` and `layout` by choice; with several, the page offers the choice and draws
             `chosen` first.
         titles: title for each choice, if it differs.
         table: the same numbers, for screen readers and for copying.
@@ -204,13 +217,29 @@ class ShareMaps:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: name, media type ("image/png"), bytes in base64, and size in pixels."""
+    """A picture of a page.
+
+    Attributes:
+        kind: media type, as "image/png".
+        data: bytes in base64.
+        width, height: pixels on the screen, if there is room.
+        across: metres from side to side, for a scale bar; None: no bar.
+    """
 
     name: str
     kind: str
     data: str
     width: int
     height: int
+    across: float | None = None
+
+    @property
+    def scale(self) -> tuple[str, float] | None:
+        """Text of the scale bar, and its percent of the picture's width; None without a scale."""
+        if not self.across:
+            return None
+        text, share = scale_bar(self.across)
+        return text, 100 * share
 
 
 @dataclass(frozen=True)
@@ -249,17 +278,30 @@ class PageSection:
 
 
 @dataclass(frozen=True)
+class KeyFigure:
+    """The number that a page is opened for: its value, what it is, and its interval, if there is one."""
+
+    value: str
+    what: str
+    interval: str = ""
+
+
+@dataclass(frozen=True)
 class Head:
     """The head of a page, and its last line.
 
     Attributes:
         title: title of the page; may contain any text.
+        figure: stands large above the lead; None: the lead is no number.
+        more: a paragraph below the lead.
     """
 
     title: str
     lead: str
     facts: Mapping[str, str]
     maker: str
+    figure: KeyFigure | None = None
+    more: str = ""
 
 
 def plain(text: str) -> str:
@@ -271,9 +313,9 @@ def plain(text: str) -> str:
 
 
 def label(text: str, longest: int = 0) -> str:
-    """Return text for a chart, safe from Plotly's tags, entities, `%{templates}` and `$formulas$`.
+    """Return text for a chart, safe from tags, entities, `%{templates}` and `$formulas$`.
 
-    Characters that could begin one become entities, which Plotly converts back at the end.
+    Characters that could begin one become entities, which the page's script converts back at the end.
 
     Args:
         longest: maximum number of characters; 0: no limit.
@@ -292,25 +334,6 @@ def short(text: str) -> str:
 def lines(*texts: str) -> str:
     """Return lines of text for a chart's hover."""
     return "<br>".join(map(label, texts))
-
-
-def percent(share: float | None) -> str:
-    """Return a share as text such as `74 %`; 0 % and 100 % only if it is exactly that."""
-    if share is None:
-        return "–"
-    hundred = 100 * share
-    if hundred <= 0 or hundred >= 100:
-        return f"{hundred:.0f} %"
-    if hundred < 0.001:
-        return "< 0.001 %"
-    if hundred > 99.99:
-        return "> 99.99 %"
-    if hundred > 99:
-        digits = 1 if hundred < 99.9 else 2
-        return f"{math.floor(hundred * 10**digits) / 10**digits:.{digits}f} %"
-    digits = 0 if hundred >= 9.95 else 1 - math.floor(math.log10(hundred))
-    text = f"{hundred:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text} %"
 
 
 def number(value: float | None, digits: int = 0) -> str:

@@ -15,10 +15,13 @@ SIDE = 320
 """Pixels of a picture's side; smaller ones are enlarged, of twice as many each other pixel is left out."""
 
 
-def picture(name: str, picture_HWC: NDArray[Any], kind: Literal["png", "jpeg"]) -> Picture:
-    """Return (H, W, 3) 8-bit values as a picture."""
+def picture(
+    name: str, picture_HWC: NDArray[Any], kind: Literal["png", "jpeg"], metres: float | None = None
+) -> Picture:
+    """Return (H, W, 3) 8-bit values as a picture; `metres` of a pixel give it a scale bar."""
     step = max(1, max(picture_HWC.shape) // (2 * SIDE))
     small = picture_HWC[::step, ::step].astype(np.uint8)
     times = max(1, SIDE // max(small.shape))
     data = base64.b64encode(encoded(small, kind)).decode()
-    return Picture(name, f"image/{kind}", data, times * small.shape[1], times * small.shape[0])
+    size = times * small.shape[1], times * small.shape[0]
+    return Picture(name, f"image/{kind}", data, *size, metres and metres * picture_HWC.shape[1])

@@ -6,7 +6,14 @@ addresses can point GDAL anywhere. Faults become a `RasterError` that names the 
 
 from segmenter.raster.gdal.private import quiet_libtiff
 from segmenter.raster.gdal.settings import quiet_gdal
-from segmenter.raster.ground import crs_title, extent_text, length, metres_apart, outlines, pixel_sides
+from segmenter.raster.ground import (
+    crs_title,
+    extent_text,
+    length,
+    metres_apart,
+    outlines,
+    pixel_sides,
+)
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
@@ -18,6 +25,7 @@ from segmenter.raster.reading import (
     open_raster,
     raster_info,
 )
+from segmenter.raster.stretch import scene_stretch
 from segmenter.raster.write import (
     RasterSpec,
     RasterWriter,
@@ -51,5 +59,6 @@ __all__ = [
     "raster_info",
     "read_label",
     "remove_leftovers",
+    "scene_stretch",
     "write_raster",
 ]

@@ -15,7 +15,7 @@ import numpy as np
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import shortest_ends
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
 from segmenter.evaluation.scores import percent as table_percent
@@ -199,8 +199,8 @@ def duration(seconds: float) -> str:
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False) -> str:
-    """Return a table under its title; long cells are cut, columns of `words` are left-aligned."""
-    lines = aligned(header, [list(map(_cut, row)) for row in rows], left=len(header) if words else 1)
+    """Return a table under its title; long cells are cut, columns of `words` are left-fitted."""
+    lines = fitted(header, [list(map(_cut, row)) for row in rows], left=len(header) if words else 1)
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 

@@ -243,6 +243,7 @@ MOST = 12
 
 Text = Annotated[str, Field(max_length=10_000)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Metres = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Base64 = Annotated[str, Field(max_length=1 << 19, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 
 
@@ -254,8 +255,12 @@ class ShownWindow(StrictRecord):
         scene: name of the scene.
         row, col, height, width: window in the scene, in pixels.
         right, labelled: number of correct and of labelled pixels.
+        classes: number of classes that the label shows; 0: not known, as in runs of earlier versions.
+        confused: names of the true class and of the map's class with the most wrong pixels.
+        metres: of a pixel of the scene; None: unknown.
         picture_height, picture_width: pixels of each picture; larger windows are subsampled.
-        image: a JPEG, in base64; `label`, `map`: PNGs in the classes' colours.
+        image: a JPEG, in base64; `label`, `map`: PNGs in the classes' colours; `errors`, `confidence`: PNGs,
+            empty if not known.
     """
 
     why: Literal["worst", "best"]
@@ -266,11 +271,16 @@ class ShownWindow(StrictRecord):
     width: Annotated[int, Field(ge=1, le=1 << 31)]
     right: Count
     labelled: Annotated[int, Field(ge=1, le=1 << 53)]
+    classes: Count = 0
+    confused: tuple[Text, Text] | None = None
+    metres: Metres | None = None
     picture_height: Annotated[int, Field(ge=1, le=SIDE)]
     picture_width: Annotated[int, Field(ge=1, le=SIDE)]
     image: Base64
     label: Base64
     map: Base64
+    errors: Base64 | Literal[""] = ""
+    confidence: Base64 | Literal[""] = ""
 
 
 class ShownWindows(StrictRecord):
@@ -333,6 +343,7 @@ def load_windows(run: Path) -> ShownWindows | None:
 
 
 PROGRESS = "progress.json"
+_PLACE = ("scene", "row", "col", "height", "width")
 _MOST_MAPS = 12
 """Maps of a window that are kept: of more validations, those of about equal distance."""
 
@@ -356,6 +367,7 @@ class Progress(StrictRecord):
 
     Attributes:
         scene, row, col, height, width: the window, in pixels of its scene.
+        metres: of a pixel of the scene; None: unknown.
         picture_height, picture_width: pixels of each picture; larger windows are subsampled.
         image: a JPEG, in base64; `label`: a PNG in the classes' colours.
         maps: the maps in the order of the steps.
@@ -367,6 +379,7 @@ class Progress(StrictRecord):
     col: Count
     height: Annotated[int, Field(ge=1, le=1 << 31)]
     width: Annotated[int, Field(ge=1, le=1 << 31)]
+    metres: Metres | None = None
     picture_height: Annotated[int, Field(ge=1, le=SIDE)]
     picture_width: Annotated[int, Field(ge=1, le=SIDE)]
     image: Base64
@@ -375,7 +388,7 @@ class Progress(StrictRecord):
 
 
 def add_progress(run: Path, now: Progress) -> None:
-    """Add the map of a validation to those of before it; maps of later steps, before a resume, go.
+    """Add the map of a validation to those of before it; maps of later steps, or of another window, go.
 
     Args:
         now: the window, with the new map alone.
@@ -387,7 +400,9 @@ def add_progress(run: Path, now: Progress) -> None:
     with suppress(SegmenterError):  # a damaged file is begun anew
         before = load_progress(run)
     (new,) = now.maps
-    maps = [*(each for each in before.maps if each.step < new.step), new] if before else [new]
+    same = before is not None and all(getattr(before, each) == getattr(now, each) for each in _PLACE)
+    kept = before.maps if before is not None and same else ()
+    maps = [*(each for each in kept if each.step < new.step), new]
     while len(maps) > _MOST_MAPS:  # the map whose neighbours are nearest goes, never the first or the last
         gaps = [after.step - first.step for first, after in zip(maps, maps[2:], strict=False)]
         del maps[1 + gaps.index(min(gaps))]

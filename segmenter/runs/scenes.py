@@ -18,7 +18,7 @@ from typing import Any
 from segmenter.base.errors import CheckpointError, SegmenterError, counted, plain, shortened
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.sealed import other_format, sealed, unsealed
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.grid.deals import Deals, as_json, deals_from
 from segmenter.grid.scenes import SPLITS, Scene, Split
 
@@ -149,7 +149,7 @@ def _degrees(place: tuple[float, float, float, float] | None) -> str:
 def scene_table(known: RunScenes) -> list[str]:
     """Return the lines of a table of a run's scenes, and a line with the number of each role."""
     counts = ", ".join(f"{count} {role}" for role, count in known.counts.items() if count)
-    lines = aligned(TITLES, scene_rows(known), left=len(TITLES))
+    lines = fitted(TITLES, scene_rows(known), left=len(TITLES))
     return [*(plain(line) for line in lines), f"{counted(len(known.scenes), 'scene')}: {counts}"]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from segmenter.base.errors import ScoreError, SegmenterError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import json_object
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.evaluation.scores import FIGURES, Scores, percent, score_of, title_of
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.run import RUN_FILE, runs_in
@@ -55,7 +55,7 @@ def fold_table(runs: Sequence[Path]) -> str:
         spread = float(np.std(known, ddof=1)) if len(known) > 1 else np.nan
         lines.append([title, *map(percent, values), percent(mean), percent(spread)])
     titles = [run.name for run in runs]
-    return "\n".join(aligned(["score, or IoU of a class", *titles, "mean", "± deviation"], lines))
+    return "\n".join(fitted(["score, or IoU of a class", *titles, "mean", "± deviation"], lines))
 
 
 BEST_FILES = ("scores.json", "confusion.png")

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from segmenter.base.errors import OutputError
 from segmenter.evaluation.by_gsd import gsd_facts
@@ -20,6 +22,9 @@ from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.log import RunLog
 from segmenter.runs.score_files import LAST_FILES
+
+_GAP = 8
+"""White pixels between pictures side by side."""
 
 
 class TrainLog:
@@ -63,6 +68,13 @@ class TrainLog:
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
             for name, value in data["iou"].items():
                 tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
+
+    def pictured(self, step: int, layers: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Show pictures of one window side by side in TensorBoard: image, label, map, errors, confidence."""
+        gap = np.full((next(iter(layers.values())).shape[0], _GAP, 3), 255, np.uint8)
+        strip = np.concatenate([part for layer in layers.values() for part in (layer, gap)][:-1], axis=1)
+        with self._flushed_scalars(step):
+            tf.summary.image(f"validation window: {', '.join(layers)}", strip[None])
 
     def curves(self) -> None:
         """Draw learning_curves.png from the whole log."""

@@ -329,7 +329,7 @@ class Trainer:
 
     def _validate(self, bar: Any, stop: Stop) -> None:
         bar.set_description("validating")
-        scales, examples = GsdConfusions(self.run.classes), Examples()
+        scales, examples = GsdConfusions(self.run.classes), Examples(self.run.recipe.tiles.size)
         parts = (self.run, self.learner.predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
             confusion = validate(*parts, going=self.feed.check)
@@ -348,7 +348,9 @@ class Trainer:
         tables = [scores.table(), *([gsd_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         if self._workers.chief:
-            follow(self.run, self.position, self.dataset, scores.miou, examples)
+            layers = follow(self.run, self.position, self.dataset, scores.miou, examples)
+            if layers and self._log is not None:
+                self._log.pictured(self.position.done, layers)
         self._time_left.miou = scores.miou
         self._keep_if_best(scores, confusion, examples)
 

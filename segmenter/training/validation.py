@@ -8,7 +8,8 @@ import math
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,14 +21,15 @@ from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
 from segmenter.evaluation.drawing import encoded
-from segmenter.evaluation.figures import Example, coloured, stretched, summary_figure
+from segmenter.evaluation.figures import Example, summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
+from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import Failed, Finished, MappedWindow, Predictor, Tiling, classify_all
-from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
+from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster, scene_stretch
 from segmenter.runs.records import (
     SIDE,
     Progress,
@@ -53,59 +55,66 @@ _TRACE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    scene: Scene
-    window: Window
-    label: NDArray[np.uint8]
-    prediction: NDArray[np.uint8]
-    value: tuple[int, int]
+    """A window of a tile's size with label, map and confidence (None: not computed).
 
-
-@dataclass(frozen=True, eq=False)
-class _Thin:
-    """A window subsampled for its pictures, with label and map."""
+    Attributes:
+        right, labelled: number of correct and of labelled pixels.
+        confused: true class and class of the map with the most wrong pixels; None without any.
+    """
 
     scene: Scene
     window: Window
     label: NDArray[np.uint8]
-    prediction: NDArray[np.uint8]
-    step: int
+    map: NDArray[np.uint8]
+    confidence: NDArray[np.uint8] | None
     right: int
     labelled: int
+    classes: int
+    confused: tuple[int, int] | None
+
+    def copied(self) -> _Seen:
+        """Return a copy that keeps no larger arrays in memory."""
+        sure = None if self.confidence is None else self.confidence.copy()
+        return replace(self, label=self.label.copy(), map=self.map.copy(), confidence=sure)
 
 
 class Examples:
     """Selected windows of a validation so far; for ties, the first.
 
-    Memory holds only two full windows and a few subsampled ones.
+    They have the size of a tile, at most `SIDE`, so that a picture shows each of their pixels. Memory holds
+    only a few.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, side: int = SIDE) -> None:
         self.windows, self.scenes = 0, set[str]()
-        self._best: dict[str, _Seen] = {}
+        self._side = min(side, SIDE)
+        self._best: dict[str, tuple[tuple[int, int], _Seen]] = {}
         self._worst = _Ranking(SHOWN)
         self._right = _Ranking(2 * SHOWN)  # a window may be among both: it is then shown as a bad one
 
-    def consider(
-        self, scene: Scene, window: Window, label: NDArray[np.uint8], prediction: NDArray[np.uint8]
-    ) -> None:
-        """Consider a window of a scene with its class ids; pixels without data are ignored."""
-        labelled = (label != IGNORE) & (prediction != IGNORE)
-        wrong, right = (int((labelled & where).sum()) for where in (label != prediction, label == prediction))
-        classes = int(np.count_nonzero(np.bincount(label[labelled], minlength=1)))
+    def consider(self, scene: Scene, window: Window, label: NDArray[np.uint8], found: Prediction) -> None:
+        """Consider the parts of a window of a scene with its class ids; pixels without data are ignored."""
+        for rows, cols in product(*(_parts(side, self._side) for side in label.shape)):
+            place = Window(window.row + rows[0], window.col + cols[0], rows[1] - rows[0], cols[1] - cols[0])
+            part = (slice(*rows), slice(*cols))
+            sure = None if found.confidence is None else found.confidence[part]
+            self._offer(_judge_window(scene, place, label[part], found.ids[part], sure))
+
+    def _offer(self, seen: _Seen) -> None:
+        wrong = seen.labelled - seen.right
         for why, value in (
-            ("the most classes", (classes, wrong + right)),
-            ("the most mistakes", (wrong, right)),
+            ("the most classes", (seen.classes, seen.labelled)),
+            ("the most mistakes", (wrong, seen.right)),
         ):
-            if why not in self._best or value > self._best[why].value:
-                self._best[why] = _Seen(scene, window, label.copy(), prediction.copy(), value)
-        if not classes:
+            if why not in self._best or value > self._best[why][0]:
+                self._best[why] = value, seen.copied()
+        if not seen.classes:
             return
         self.windows += 1
-        self.scenes.add(scene.name)
-        place = (scene, window, label, prediction)
-        self._worst.offer((wrong, right), *place, right, wrong + right)
+        self.scenes.add(seen.scene.name)
+        self._worst.offer((wrong, seen.right), seen)
         # The most right pixels would be those of one large class, which shows little.
-        self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
+        self._right.offer((_classes_right(seen), seen.right), seen)
 
     def read(self, dataset: Dataset) -> list[Example]:
         """Read the windows with most classes and with most mistakes, which may be the same one.
@@ -114,13 +123,14 @@ class Examples:
             RasterError: a scene cannot be read again.
         """
         reasons: dict[tuple[str, Window], list[str]] = {}
-        for why, seen in self._best.items():
+        for why, (_, seen) in self._best.items():
             reasons.setdefault((seen.scene.name, seen.window), []).append(why)
-        return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
+        return [_example(self._best[why[0]][1], dataset, why) for why in reasons.values()]
 
     def with_most_classes(self) -> _Seen | None:
         """Return the window with most classes, which is the same after each epoch; None without windows."""
-        return self._best.get("the most classes")
+        _, seen = self._best.get("the most classes", (None, None))
+        return seen
 
     def windows_to_show(self, dataset: Dataset) -> list[ShownWindow]:
         """Return the windows with most wrong pixels, worst first, then those with most correct classes.
@@ -137,12 +147,35 @@ class Examples:
         ]
 
 
-def _classes_right(
-    label: NDArray[np.uint8], labelled: NDArray[np.bool_], prediction: NDArray[np.uint8]
-) -> float:
+def _parts(side: int, most: int) -> list[tuple[int, int]]:
+    """Return starts and ends of about equal parts of a side, of at most so many pixels."""
+    count = max(1, -(-side // most))
+    return [(side * i // count, side * (i + 1) // count) for i in range(count)]
+
+
+def _judge_window(
+    scene: Scene,
+    window: Window,
+    label: NDArray[np.uint8],
+    found: NDArray[np.uint8],
+    confidence: NDArray[np.uint8] | None,
+) -> _Seen:
+    labelled = (label != IGNORE) & (found != IGNORE)
+    truth, mapped = label[labelled].astype(np.int64), found[labelled]
+    pairs = np.bincount(truth * 256 + mapped, minlength=1)
+    wrong = np.where(np.arange(len(pairs)) % 257 == 0, 0, pairs)
+    most = int(np.argmax(wrong))
+    right = int((truth == mapped).sum())
+    confused = (most // 256, most % 256) if wrong[most] else None
+    classes = int(np.count_nonzero(np.bincount(truth, minlength=1)))
+    return _Seen(scene, window, label, found, confidence, right, len(truth), classes, confused)
+
+
+def _classes_right(seen: _Seen) -> float:
     """Sum the correct shares of a window's classes; traces of a class are ignored."""
-    truth = np.bincount(label[labelled], minlength=256)
-    right = np.bincount(label[labelled & (label == prediction)], minlength=256)
+    labelled = (seen.label != IGNORE) & (seen.map != IGNORE)
+    truth = np.bincount(seen.label[labelled], minlength=256)
+    right = np.bincount(seen.label[labelled & (seen.label == seen.map)], minlength=256)
     counted = truth >= max(1, _TRACE * truth.sum())
     return float((right[counted] / truth[counted]).sum())
 
@@ -152,50 +185,34 @@ class _Ranking:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: list[tuple[tuple[float, int], int, _Thin]] = []
+        self._kept: list[tuple[tuple[float, int], int, _Seen]] = []
         self._offered = 0
 
-    def offer(
-        self,
-        value: tuple[float, int],
-        scene: Scene,
-        window: Window,
-        label: NDArray[np.uint8],
-        prediction: NDArray[np.uint8],
-        right: int,
-        labelled: int,
-    ) -> None:
+    def offer(self, value: tuple[float, int], seen: _Seen) -> None:
         """Add a window if its value is among the highest so far."""
         self._offered += 1
         if len(self._kept) == self._most and value <= self._kept[0][0]:
             return
-        step = max(1, math.ceil(max(label.shape) / SIDE))
-        thin = (slice(None, None, step),) * 2
-        one = _Thin(scene, window, label[thin].copy(), prediction[thin].copy(), step, right, labelled)
-        insort(self._kept, (value, -self._offered, one), key=lambda kept: kept[:2])
+        insort(self._kept, (value, -self._offered, seen.copied()), key=lambda kept: kept[:2])
         del self._kept[: -self._most]
 
-    def found(self) -> list[_Thin]:
+    def found(self) -> list[_Seen]:
         """Return the windows, highest value first."""
         return [one for *_, one in reversed(self._kept)]
 
 
-def _example(seen: _Seen, why: list[str], dataset: Dataset) -> Example:
-    image, valid = _read_window(seen.scene, seen.window, dataset)
+def _example(seen: _Seen, dataset: Dataset, why: Sequence[str] = ()) -> Example:
+    with open_raster(seen.scene.image, dataset.bands) as raster:
+        image, valid = raster.read(seen.window)
+        stretch = scene_stretch(raster)
+        metres = dataset.scale_of(seen.scene, raster.info.metres_per_pixel)
     place = f"row {seen.window.row}, column {seen.window.col}"
     title = f"{seen.scene.name}, {place}: the window with {' and '.join(why)}"
-    return Example(title, image, valid, seen.label, seen.prediction)
+    return Example(title, image, valid, seen.label, seen.map, seen.confidence, stretch, metres)
 
 
-def _read_window(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    with open_raster(scene.image, dataset.bands) as raster:
-        return raster.read(window)
-
-
-def _shown_window(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
-    image, valid = _read_window(one.scene, one.window, dataset)
-    thin = (slice(None, None, one.step),) * 2
-    height, width = one.label.shape
+def _shown_window(why: Literal["worst", "best"], one: _Seen, dataset: Dataset) -> ShownWindow:
+    example, names = _example(one, dataset), dataset.classes.names
     return ShownWindow(
         why=why,
         scene=one.scene.name,
@@ -205,12 +222,21 @@ def _shown_window(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -
         width=one.window.width,
         right=one.right,
         labelled=one.labelled,
-        picture_height=height,
-        picture_width=width,
-        image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
-        label=as_base64(encoded(coloured(one.label, dataset.classes), "png")),
-        map=as_base64(encoded(coloured(one.prediction, dataset.classes), "png")),
+        classes=one.classes,
+        confused=None if one.confused is None else (names[one.confused[0]], names[one.confused[1]]),
+        metres=example.metres,
+        picture_height=one.window.height,
+        picture_width=one.window.width,
+        **_encoded(example.layers(dataset.classes)),
     )
+
+
+def _encoded(layers: Mapping[str, NDArray[np.uint8]]) -> dict[str, str]:
+    """Return layers as the bytes of pictures in base64, by name."""
+    return {
+        name: as_base64(encoded(layer, "jpeg" if name == "image" else "png"))
+        for name, layer in layers.items()
+    }
 
 
 def show_best(
@@ -236,8 +262,10 @@ def show_best(
     )
 
 
-def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples: Examples) -> None:
-    """Keep the map of the followed window after the validation just done.
+def follow(
+    run: Run, position: Position, dataset: Dataset, miou: float, examples: Examples
+) -> dict[str, NDArray[np.uint8]]:
+    """Keep the map of the followed window after the validation just done; return its layers by name.
 
     Raises:
         RasterError: a scene cannot be read again.
@@ -245,15 +273,15 @@ def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples
     """
     seen = examples.with_most_classes()
     if seen is None:
-        return
-    thin = (slice(None, None, max(1, math.ceil(max(seen.label.shape) / SIDE))),) * 2
-    image, valid = _read_window(seen.scene, seen.window, dataset)
-    label, mapped = (coloured(ids[thin], dataset.classes) for ids in (seen.label, seen.prediction))
+        return {}
+    example = _example(seen, dataset)
+    layers = example.layers(dataset.classes)
+    pictures = _encoded(layers)
     new = ProgressMap(
         step=position.done,
         epoch=position.epoch,
         miou=None if math.isnan(miou) else miou,
-        map=as_base64(encoded(mapped, "png")),
+        map=pictures["map"],
     )
     window = seen.window
     add_progress(
@@ -264,13 +292,15 @@ def follow(run: Run, position: Position, dataset: Dataset, miou: float, examples
             col=window.col,
             height=window.height,
             width=window.width,
-            picture_height=label.shape[0],
-            picture_width=label.shape[1],
-            image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
-            label=as_base64(encoded(label, "png")),
+            metres=example.metres,
+            picture_height=window.height,
+            picture_width=window.width,
+            image=pictures["image"],
+            label=pictures["label"],
             maps=(new,),
         ),
     )
+    return layers
 
 
 def leave_page(run: Path) -> None:
@@ -436,7 +466,7 @@ def validate(
                 run.classes, part=Window.of(job.info.size), group=job.scene.group
             )
             job.confusion.add(label_HW, event.ids, event.window)
-            examples.consider(event.job.scene, event.window, label_HW, event.ids)
+            examples.consider(event.job.scene, event.window, label_HW, event.prediction)
     return total
 
 

@@ -113,7 +113,6 @@ def test_numbers_of_numpy_are_numbers_and_others_are_refused(pair: tuple[Path, P
 
 
 def test_a_report_is_one_page(tiles: Tiles, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     diagnose(tiles, global_batch=8, batches=[4]).write_report(tmp_path / "coverage.html")
     assert "road" in (tmp_path / "coverage.html").read_text(encoding="utf-8")
 

@@ -17,6 +17,7 @@ from datasets.synthetic.demo import CLASSES, TILE, TRAIN, make_demo, scene_names
 from segmenter.base.errors import ConfigError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
+from segmenter.grid.sight import APART, SIGHTS, nearest
 from segmenter.runs.log import RunLog
 from segmenter.sampling.forecast import holds
 from segmenter.tiles.index import TileIndex, build_index
@@ -117,3 +118,9 @@ def test_the_demo_maps_what_it_never_saw(tmp_path: Path, monkeypatch: pytest.Mon
     assert "<img " in Path("demo/index.html").read_text()
     assert not Path("demo/run/checkpoints").exists()
     assert sum(path.stat().st_size for path in Path("demo").rglob("*") if path.is_file()) < 1e8
+
+
+def test_everybody_tells_its_classes_apart() -> None:
+    colours = [each.colour for each in load_recipe(ready_made()["demo"]).dataset.classes]  # type: ignore[union-attr]
+    rgb = [tuple(bytes.fromhex(str(colour).removeprefix("#"))) for colour in colours]
+    assert {sight: nearest(rgb, sight)[0] >= APART for sight in SIGHTS} == dict.fromkeys(SIGHTS, True)

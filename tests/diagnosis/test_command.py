@@ -49,7 +49,6 @@ def coverage(*arguments: str | Path) -> int:
 def test_facts_come_as_text_json_and_report(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("plotly")
     facts, page = tmp_path / "out.json", tmp_path / "out.html"
     assert coverage(config, "--json", facts, "--report", page) == 0
     said = capsys.readouterr().out

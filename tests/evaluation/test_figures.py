@@ -2,22 +2,28 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError
-from segmenter.evaluation.drawing import save_figure
-from segmenter.evaluation.figures import (
-    confusion_panel,
-    scene_panels,
-    stretched,
-)
+from segmenter.evaluation import figures
+from segmenter.evaluation.drawing import save_figure, scale_bar
+from segmenter.evaluation.figures import Example, confusion_panel, legend_strip, scene_panels
+from segmenter.evaluation.layers import WRONG, confident, errors, stretched
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.grid.colours import default_colours, far_from
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.grid.sight import APART, SIGHTS, lab_of, nearest
+from segmenter.grid.stretch import Stretch
 from tests.helpers.refusals import refused
 
 ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two  spaces", "50 % \\frac{1}{2}")
@@ -41,7 +47,13 @@ def _draw(
 ) -> None:
     """A map of class ids beside an image of zeros, as a PNG."""
     image = np.zeros((*ids_HW.shape, 1), np.uint8)
-    save_figure(scene_panels(image, None, ids_HW, classes, title, side=side), path)
+    save_figure(scene_panels(_example(image, None, ids_HW, title), classes, side), path)
+
+
+def _example(
+    image: np.ndarray, label: Any, map_HW: NDArray[np.uint8], title: str = "", **more: Any
+) -> Example:
+    return Example(title, image, map_HW != IGNORE, label, map_HW)
 
 
 def _pixels_of(picture: NDArray[np.uint8], colour: tuple[int, int, int]) -> int:
@@ -59,7 +71,7 @@ def test_any_number_type_and_band_count_is_drawn(
     assert picture.min() == 0
     assert picture.max() == 255
     if bands == 3 and dtype == np.uint8:  # drawing takes a while: once is enough
-        save_figure(scene_panels(image, ids, ids, classes, "title $x$"), tmp_path / "p.png")
+        save_figure(scene_panels(_example(image, ids, ids, "title $x$"), classes), tmp_path / "p.png")
         assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
 
 
@@ -83,9 +95,9 @@ def test_the_stretch_leaves_out_what_is_not_valid() -> None:
 def test_a_part_is_stretched_as_its_whole(rng: np.random.Generator) -> None:
     whole = rng.integers(0, 4000, (31, 23, 4), np.uint16), rng.random((31, 23)) < 0.9
     part = tuple(each[5:9, 7:10] for each in whole)
-    assert (stretched(*part, whole) == stretched(*whole)[5:9, 7:10])[part[1]].all()
+    assert (stretched(*part, Stretch.of(*whole)) == stretched(*whole)[5:9, 7:10])[part[1]].all()
     nothing = whole[0], np.zeros((31, 23), bool)
-    assert (stretched(*part, nothing) == stretched(*part)).all(), "which has no pixels to go by"
+    assert (stretched(*part, Stretch.of(*nothing)) == stretched(*part)).all(), "which has no pixels to go by"
 
 
 def test_what_is_empty_or_without_contrast_is_drawn(
@@ -103,7 +115,7 @@ def test_each_panel_shows_its_classes_in_their_colours(classes: ClassMap, tmp_pa
     label = np.zeros((101, 203), np.uint8)
     prediction = np.ones((101, 203), np.uint8)
     prediction[:, :50] = IGNORE
-    panels = scene_panels(np.zeros((101, 203, 3), np.uint8), label, prediction, classes)
+    panels = scene_panels(_example(np.zeros((101, 203, 3), np.uint8), label, prediction), classes)
     save_figure(panels, tmp_path / "p.png")
     picture = _picture(tmp_path / "p.png")
     zoom = 2  # 203 px are too few for captions and legend
@@ -111,9 +123,10 @@ def test_each_panel_shows_its_classes_in_their_colours(classes: ClassMap, tmp_pa
     assert 0 <= _pixels_of(picture, COLOURS[0]) - zoom**2 * 101 * 203 < legend
     assert 0 <= _pixels_of(picture, COLOURS[1]) - zoom**2 * 101 * 153 < legend
     assert 0 < _pixels_of(picture, COLOURS[2]) < legend
-    # Image and prediction are hatched where the prediction is nodata.
+    # Image, map and errors are hatched where the map is nodata; elsewhere all is wrong.
     hatched = sum(_pixels_of(picture, (grey, grey, grey)) for grey in (0xD0, 0x98))
-    assert 0 <= hatched - zoom**2 * 2 * 101 * 50 < legend
+    assert 0 <= hatched - zoom**2 * 3 * 101 * 50 < legend
+    assert 0 <= _pixels_of(picture, WRONG) - zoom**2 * 101 * 153 < legend
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (51, 51), (5000, 3), (3, 5000)])
@@ -195,3 +208,56 @@ def test_an_old_picture_stays_until_the_new_one_is_whole(
         _draw(np.zeros((9, 9), np.uint8), classes, path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_errors_are_red_where_map_and_label_differ_and_nowhere_else(rng: np.random.Generator) -> None:
+    seen = rng.integers(0, 256, (31, 23, 3), np.uint8)
+    label, found = (rng.choice([0, 1, 2, IGNORE], (31, 23)).astype(np.uint8) for _ in range(2))
+    red = (errors(seen, label, found) == WRONG).all(axis=2)
+    known = (label != IGNORE) & (found != IGNORE)
+    np.testing.assert_array_equal(red, known & (label != found))
+    hatched = {tuple(colour) for colour in errors(seen, label, found)[~known].tolist()}
+    assert len(hatched) == 2
+
+
+def test_the_surer_a_pixel_the_lighter_it_is() -> None:
+    sure = np.arange(256, dtype=np.uint8)[None]
+    (light,) = lab_of(confident(sure, np.zeros_like(sure)).reshape(1, -1, 3))[..., 0]
+    assert (np.diff(light) > -0.5).all()
+    assert light[-1] - light[0] > 60
+
+
+@given(st.floats(1e-3, 1e9))
+def test_a_scale_bar_has_a_round_length_and_fits(across: float) -> None:
+    text, share = scale_bar(across)
+    number, unit = text.split()
+    assert share * across == pytest.approx(float(number) * {"m": 1, "km": 1000}[unit], rel=1e-4)
+    assert 0.15 < share < 0.41
+    assert f"{float(number):.0e}"[0] in "125"
+
+
+def test_a_legend_shows_each_class_in_its_colour_at_any_width(classes: ClassMap) -> None:
+    for width in (9, 1024):
+        strip = legend_strip(classes, width, 0.5)
+        assert strip.shape[1] >= width
+        assert all(_pixels_of(strip, colour) > 60 for colour in COLOURS)
+
+
+def test_numbers_in_a_matrix_are_read_on_any_cell() -> None:
+    """A contrast of 4.5, as the Web Content Accessibility Guidelines want it of texts."""
+    for hundred in (0.0, *np.linspace(0.2, 100, 500).tolist()):
+        _, colour = figures._cell(hundred)
+        on, ink = (_luminance(to_rgb(each)) for each in (colormaps["Blues"](hundred / 100), colour))
+        assert (max(on, ink) + 0.05) / (min(on, ink) + 0.05) >= 4.5
+
+
+def _luminance(rgb: tuple[float, float, float]) -> float:
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in rgb]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
+
+
+def test_the_frame_of_a_finding_has_a_colour_of_no_class() -> None:
+    for palette in (COLOURS, ((255, 0, 255), (0, 0, 0), (255, 255, 255)), tuple(default_colours(ODD_NAMES))):
+        frame = far_from(palette)
+        for sight in SIGHTS:
+            assert min(nearest([frame, each], sight)[0] for each in palette) > APART

@@ -112,6 +112,7 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
                 encoding="codes",
                 masks={},
             ),
+            tiles=SimpleNamespace(size=64),
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=scale_to),
             sampling=SimpleNamespace(scale_strata=()),

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
 from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.evaluation.figures import Example
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
+from segmenter.mapping.outputs.pictures import windows_to_show
 from segmenter.raster import RasterSpec, open_raster, read_label, write_raster
 from tests.helpers.child_predict import files, scene, without_styles
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
@@ -91,8 +93,9 @@ def test_other_programs_read_them(make_geotiff: Make, call: Call, rng: Any) -> N
     confidence = cv2.imread(str(Path("maps/a.confidence.tif")), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(confidence, np.where(empty, 0, said.confidence))
     picture = cv2.imread(str(Path("maps/a.quicklook.png")), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(picture[..., 3] == 0, empty)
-    np.testing.assert_array_equal((picture[..., :3] == (255, 0, 0)).all(axis=2), ~empty & (said.ids == 1))
+    drawn = picture[:90, :203]  # below is the legend
+    np.testing.assert_array_equal(drawn[..., 3] == 0, empty)
+    np.testing.assert_array_equal((drawn[..., :3] == (255, 0, 0)).all(axis=2), ~empty & (said.ids == 1))
 
 
 def test_overviews_hold_only_classes_that_are_there(make_geotiff: Make, call: Call) -> None:
@@ -122,10 +125,13 @@ def test_a_quick_look_is_the_map(make_geotiff: Make, call: Call, rng: Any, heigh
     step = -(-max(height, width) // 1024)
     ids = read("maps/a.tif").reshape(height, width)[::step, ::step]
     colours = np.array([(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)])
-    picture = read("maps/a.quicklook.png").reshape(*ids.shape, 4)
+    whole = read("maps/a.quicklook.png")
+    picture, legend = whole[: ids.shape[0], : ids.shape[1]], whole[ids.shape[0] :]
     assert max(picture.shape) <= 1024
     for value, colour in enumerate(colours):
         np.testing.assert_array_equal((picture[..., :3] == colour).all(axis=2), ids == value)
+        assert (legend[..., :3] == colour).all(axis=2).sum() > 60
+    assert (whole[: ids.shape[0], ids.shape[1] :, 3] == 0).all()
 
 
 def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call) -> None:
@@ -359,3 +365,27 @@ def test_styles_of_a_bucket_come_back(make_geotiff: Make, call: Call, store: Sto
     assert store.get("maps/a.qml") == before["qml"]
     assert b"GDALRasterAttributeTable" in store.get("maps/a.tif.aux.xml")
     assert not list(Path("cache").rglob("*.*ml"))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_thinned_picture_shows_six_windows_in_full(
+    labelled: bool,
+) -> None:
+    """Those with the most wrong pixels come first, then those with the most classes; none twice."""
+    tile, step, side = 64, 4, 1024
+    found = np.zeros((side // step, side // step), np.uint8)
+    label = found.copy()
+    for k, (row, col) in enumerate([(3, 5), (15, 15), (0, 0), (7, 7), (9, 2)]):
+        part = (slice(row * 16, row * 16 + 16), slice(col * 16, col * 16 + 16))
+        found[part] = np.arange(16) % (2 + k)  # classes
+        label[part] = found[part]
+        label[part][: 2 * k] = 6  # wrong rows
+    example = Example("m", np.zeros((*found.shape, 3)), found < 9, label if labelled else None, found)
+    shown = windows_to_show(example, Window(100, 50, side, side), step, tile)
+    cells = [((w.row - 100) // tile, (w.col - 50) // tile) for w in shown]
+    assert len(shown) == len(set(cells)) == 6
+    assert {(w.height, w.width) for w in shown} == {(tile, tile)}
+    assert cells[0] == (9, 2)
+    assert cells[1] == (7, 7)
+    assert cells[2] == (0, 0)
+    assert {cells[3], cells[4]} == {(3, 5), (15, 15)}

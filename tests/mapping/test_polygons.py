@@ -34,7 +34,7 @@ def scenes(make_geotiff: Make, rng: Any) -> list[Path]:
 
 
 def features(path: Path) -> dict[str, Any]:
-    meta, _, geometry, columns = raw.read(path)
+    meta, _, geometry, columns = raw.read(path, layer=path.stem)
     return dict(zip(meta["fields"], columns, strict=True)) | {"geometry": shapely.from_wkb(geometry)}
 
 

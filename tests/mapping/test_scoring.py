@@ -267,6 +267,7 @@ class Tiles:
         return SimpleNamespace(
             name="exact",
             dataset=FolderConfig(**{**section, **changes}),
+            tiles=SimpleNamespace(size=64),
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=None),
             training=SimpleNamespace(precision="float32"),

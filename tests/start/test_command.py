@@ -45,7 +45,7 @@ def test_recipe_and_page_are_written_and_the_recipe_is_an_ordinary_one(data: Pat
     assert all("  # " in line for line in settings)
     page = Path("town.html").read_text()
     assert page.count("<img ") == 9
-    assert "label over it" in page
+    assert ">borders<" in page
     out = capsys.readouterr().out
     assert "town.yaml" in out
     assert "{name}.tif" in out

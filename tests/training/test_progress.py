@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,11 @@ from segmenter.devices.machines.workers import Workers
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.figures import summary_figure
+from segmenter.evaluation.layers import WRONG, confident
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.inference.prediction import Prediction
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.records import SIDE
 from segmenter.runs.score_files import BEST_FILES, SUMMARY
@@ -293,45 +296,69 @@ def test_without_a_validation_nothing_is_made_up(tmp_path: Path) -> None:
 def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_classes_right(
     make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: np.random.Generator
 ) -> None:
-    """Against a sort of all; pictures are thinned out to at most `SIDE`, and show the window's pixels."""
-    side, count = 700, 9
+    """Against a sort of all; windows have a tile's size, and pictures show each of their pixels."""
+    side, count = 90, 9
     image = rng.integers(0, 256, (side, count * side, 3), np.uint8)
     scene: Any = SimpleNamespace(name="s", image=make_geotiff("s.tif", image))
-    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3))
-    examples, facts, labels = Examples(), [], []
+    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3), scale_of=lambda _, metres: 0.5)
+    label = np.zeros((side, count * side), np.uint8)
+    found, sure = label.copy(), rng.integers(0, 256, label.shape, np.uint8)
     for number, wrong in enumerate((0.1, 0.5, 0.3, 0.3, 0.9, 0.0, 0.2, 0.05, 0.0)):
-        label = np.full((side, side), IGNORE if number == 8 else 0, np.uint8)
-        label[: side // 2] = label[0, 0] if number in (5, 8) else 1  # one shows one class, one no label
-        label[:9] = 2 if number == 3 else label[:9]
-        found = np.where(rng.random(label.shape) < wrong, 2, label).astype(np.uint8)
-        found[label == IGNORE] = 0
-        labels.append(label)
-        examples.consider(scene, Window(0, number * side, side, side), label, found)
-        if number != 8:
-            facts.append((int((label != found).sum()), int((label == found).sum()), number))
+        part = label[:, number * side :][:, :side]
+        part[:] = IGNORE if number == 8 else 0
+        part[: side // 2] = part[0, 0] if number in (5, 8) else 1  # one shows one class, one no label
+        part[0] = 2 if number == 3 else part[0]  # a trace
+        found[:, number * side :][:, :side] = np.where(rng.random(part.shape) < wrong, 2, part)
+    found[label == IGNORE] = 0
+    examples = Examples(side)
+    examples.consider(scene, Window(0, 0, *label.shape), label, Prediction(found, sure))
     assert (examples.windows, examples.scenes) == (8, {"s"})
-    worst = [number for *_, number in sorted(facts, key=lambda fact: -fact[0])[:SHOWN]]
-    several = [fact for fact in facts if fact[2] != 5 and fact[2] not in worst]
-    best = [number for *_, number in sorted(several, key=lambda fact: -fact[1])[:SHOWN]]
+    same = (label == found).reshape(side, count, side).sum(axis=(0, 2))
+    worst = sorted(range(8), key=lambda number: same[number])[:SHOWN]
+    best = sorted({*range(8)} - {5, *worst}, key=lambda number: -same[number])[:SHOWN]
     shown = examples.windows_to_show(dataset)
     assert [(one.why, one.col // side) for one in shown] == [
         *(("worst", number) for number in worst),
         *(("best", number) for number in best),
     ]
-    right = {number: correct for _, correct, number in facts}
-    assert [one.right for one in shown] == [right[one.col // side] for one in shown]
-    step = -(-side // SIDE)
+    palette = dataset.classes.palette()
     for one in shown:
+        part = (slice(None), slice(one.col, one.col + one.width))
+        assert (one.right, one.labelled, one.metres) == (same[one.col // side], side**2, 0.5)
         assert max(one.picture_height, one.picture_width) <= SIDE
-        label_HWC, truth = decoded(one.label), labels[one.col // side][::step, ::step]
-        assert label_HWC.shape == (one.picture_height, one.picture_width, 3)
-        assert np.array_equal(label_HWC, dataset.classes.palette()[truth])
-        assert decoded(one.image).shape == label_HWC.shape
+        np.testing.assert_array_equal(decoded(one.label), palette[label[part]])
+        np.testing.assert_array_equal(decoded(one.map), palette[found[part]])
+        wrong = (decoded(one.errors) == WRONG).all(axis=2)
+        np.testing.assert_array_equal(wrong, label[part] != found[part])
+        np.testing.assert_array_equal(decoded(one.confidence), confident(sure[part], found[part]))
+        pairs = Counter(zip(label[part][wrong].tolist(), found[part][wrong].tolist(), strict=True))
+        names = dataset.classes.names
+        assert one.confused is None or pairs[tuple(map(names.index, one.confused))] == max(pairs.values())
+        assert decoded(one.image).shape == (one.picture_height, one.picture_width, 3)
 
     for example, number, why in zip(examples.read(dataset), (3, 4), ("classes", "mistakes"), strict=True):
         assert np.array_equal(example.image_HWC, image[:, number * side :][:, :side])
-        assert np.array_equal(example.label_HW, labels[number])
+        assert np.array_equal(example.label_HW, label[:, number * side :][:, :side])
         assert f"column {number * side}: the window with the most {why}" in example.title
+
+
+def test_a_scene_has_one_stretch_in_all_of_its_windows(
+    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
+) -> None:
+    """The same ground value has the same grey in a dark window and in a light one."""
+    side = 150
+    ramp = np.linspace(0, 4000, 6 * side)[None, :, None]
+    image = (ramp + np.zeros((side, 6 * side, 1))).astype(np.uint16)
+    scene: Any = SimpleNamespace(name="s", image=make_geotiff("s.tif", image))
+    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(2), scale_of=lambda _, metres: metres)
+    examples, label = Examples(side), np.zeros((side, 6 * side), np.uint8)
+    label[:, ::7] = 1
+    examples.consider(scene, Window(0, 0, *label.shape), label, Prediction(1 - label))
+    shown = sorted(examples.windows_to_show(dataset), key=lambda one: one.col)
+    middles = [float(decoded(one.image).mean()) for one in shown]
+    expected = [255 * (one.col + side / 2) / (6 * side) for one in shown]
+    assert len(shown) == 2 * SHOWN
+    assert middles == pytest.approx(expected, abs=12)
 
 
 def test_a_window_that_shows_the_most_of_both_is_one_example_and_the_figure_has_a_row_for_each(
@@ -340,8 +367,9 @@ def test_a_window_that_shows_the_most_of_both_is_one_example_and_the_figure_has_
     image = np.arange(40 * 60 * 3, dtype=np.uint8).reshape(40, 60, 3)
     scene: Any = SimpleNamespace(name="s", image=make_geotiff("s.tif", image))
     examples, label = Examples(), np.repeat(np.arange(2, dtype=np.uint8), 20)[:, None].repeat(60, 1)
-    examples.consider(scene, Window(0, 0, 40, 60), label, 1 - label)
-    (example,) = examples.read(SimpleNamespace(bands=None))  # type: ignore[arg-type]
+    examples.consider(scene, Window(0, 0, 40, 60), label, Prediction(1 - label))
+    dataset: Any = SimpleNamespace(bands=None, scale_of=lambda _, metres: metres)
+    (example,) = examples.read(dataset)
     assert example.title == "s, row 0, column 0: the window with the most classes and the most mistakes"
     classes, pictures = make_classes(3), []
     for count in (1, 2):

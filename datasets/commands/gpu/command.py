@@ -7,7 +7,6 @@ something is not shown, by name.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import platform
@@ -21,7 +20,7 @@ from typing import Any
 
 from segmenter.base.errors import ConfigError, DeviceError, OutputError, SegmenterError, plain
 from segmenter.base.files import write_whole
-from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.invocation import ParagraphFormatter, ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
 from segmenter.base.terminal import stdout_for_json, warn
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
@@ -205,7 +204,7 @@ def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=ParagraphFormatter,
     )
     parser.calls = _CALLS
     return add_options(parser, _Options)

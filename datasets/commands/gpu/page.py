@@ -53,11 +53,7 @@ def missing(pairs: Sequence[Pair]) -> list[str]:
 
 
 def page(head: Mapping[str, Any], pairs: Sequence[Pair], cards: int) -> str:
-    """Return the page as HTML.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
-    """
+    """Return the page as HTML."""
     wrong, gaps = broken(pairs), missing(pairs)
     laws = any(figure.law for _, answer in pairs for figure in answer.figures)
     lead = "Every law that was shown holds." if laws else "No law was shown yet."

@@ -1,6 +1,6 @@
 """Charts of the data: classes, tiles, co-occurrence of classes, the forecast.
 
-Each chart has a title, a reading guide and a table besides Plotly's drawing.
+Each chart has a title, a reading guide and a table besides its drawing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from segmenter.pages.parts import (
     Table,
     axis,
     bars,
+    class_marker,
     layout,
     lines,
     names_axis,
@@ -279,7 +280,8 @@ def _rows(
     ids = [by_id[c] for c in diagnosis.rarest_first] + [c for c in by_id if not c.tiles]
     values = [100 * value(c) for c in ids]
     hovers = [lines(c.name, text(c)) for c in ids]
-    trace = bars(values, [percent(value(c)) for c in ids], hovers, orientation="h", x=values)
+    look = class_marker([c.colour for c in ids])
+    trace = bars(values, [percent(value(c)) for c in ids], hovers, orientation="h", x=values, marker=look)
     trace["y"] = list(range(len(ids)))
     top = min(135.0, 1.3 * max([*values, 0.001]))  # room for the number behind the longest bar
     x = percent_axis(title, top, **({"dtick": 50} if top > 100 else {"nticks": 4}))

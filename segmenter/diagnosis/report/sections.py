@@ -7,12 +7,13 @@ message, a reading guide, and its numbers as a table.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import segmenter.diagnosis.report.charts as report_charts
 from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
-from segmenter.diagnosis.data import Diagnosis, GsdFacts, SceneMap
+from segmenter.diagnosis.data import Diagnosis, GsdFacts, PlanFacts, SceneMap
 from segmenter.diagnosis.text import quota_header, quota_rows
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
@@ -22,6 +23,7 @@ from segmenter.pages.parts import (
     Charts,
     ClassCell,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     ShareMaps,
@@ -42,16 +44,24 @@ from segmenter.pages.parts import (
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 
 _FEW_MAPS = 4  # up to so many are drawn large
+_MOST_VALUES = 300_000
+"""Shares of all maps of a page: more would make it larger than 1.5 MB."""
+
+
+def drawn_maps(diagnosis: Diagnosis) -> list[SceneMap]:
+    """Return the maps that a page has room for, those with most tiles first; at least one."""
+    ends = accumulate(len(diagnosis.classes) * each.rows * each.cols for each in diagnosis.maps)
+    return list(diagnosis.maps[: max(1, sum(end <= _MOST_VALUES for end in ends))])
 
 
 def map_section(diagnosis: Diagnosis) -> PageSection:
     """Return a small map for each scene or group; a reader chooses the class, the rarest comes first."""
-    title, maps = "Where does a class lie?", diagnosis.maps
+    title, maps = "Where does a class lie?", drawn_maps(diagnosis)
     if not maps:
         return PageSection("maps", title, [Paragraph("There is no scene to draw a map of.")])
     if not diagnosis.rarest_first:
         return PageSection("maps", title, [Paragraph("")])
-    left = diagnosis.maps_left_out
+    left = diagnosis.maps_left_out + len(diagnosis.maps) - len(maps)
     note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
     note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
     block = ShareMaps(
@@ -88,7 +98,7 @@ def _map_table(diagnosis: Diagnosis) -> Table:
 
 def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Return the data from which the page's script draws the maps; shares in percent, two digits."""
-    maps, ids = diagnosis.maps, range(len(diagnosis.classes))
+    maps, ids = drawn_maps(diagnosis), range(len(diagnosis.classes))
     if not maps or not diagnosis.rarest_first:
         return None
     most = [max((s for m in maps for s in _cells(m, c)), default=0.0) for c in ids]
@@ -214,9 +224,6 @@ def html_report(diagnosis: Diagnosis) -> str:
 
     Args:
         diagnosis: its names may be any text.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
     """
     sections = [
         _classes(diagnosis),
@@ -230,7 +237,8 @@ def html_report(diagnosis: Diagnosis) -> str:
         _run_section(diagnosis),
     ]
     title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
-    head = Head(title, headline(diagnosis), _facts(diagnosis), f"{invocation('coverage')}")
+    maker, figure = invocation("coverage"), _key_figure(diagnosis)
+    head = Head(title, headline(diagnosis), _facts(diagnosis), maker, figure)
     return html_page(head, sections, map_data(diagnosis))
 
 
@@ -246,6 +254,22 @@ def main_batch(diagnosis: Diagnosis) -> int:
     return int(choices[0] if choices else max(sizes, default=0))
 
 
+def _by_chance(diagnosis: Diagnosis, plan: PlanFacts) -> float:
+    """Return the share of random batches of a plan's size that hold all classes."""
+    probability = {i.batch: i.probability for i in diagnosis.forecast.batches}
+    return float(probability.get(plan.batch, plan.shuffle.complete_steps))
+
+
+def _key_figure(diagnosis: Diagnosis) -> KeyFigure | None:
+    """Return how often a random batch holds all classes; None without a plan."""
+    plan = next((p for p in diagnosis.plans if p.batch == main_batch(diagnosis)), None)
+    if plan is None or plan.refused or not diagnosis.rarest_first:
+        return None
+    what = f"of random batches of {counted(plan.batch, 'tile')} hold {_everything(diagnosis)}"
+    planned = f"of planned ones {percent(plan.planned.complete_steps)}"
+    return KeyFigure(percent(_by_chance(diagnosis, plan)), what, planned)
+
+
 def headline(diagnosis: Diagnosis) -> str:
     """Return a summary of random batches and the plan in one or two sentences."""
     plans = {p.batch: p for p in diagnosis.plans}
@@ -255,9 +279,8 @@ def headline(diagnosis: Diagnosis) -> str:
     every = _everything(diagnosis)
     if plan.refused:
         return f"No batch of {plan.batch:,} tiles can hold {every}: {plain(plan.refused)}"
-    probability = {i.batch: i.probability for i in diagnosis.forecast.batches}
-    random = probability.get(plan.batch, plan.shuffle.complete_steps)
     repeats = counted(plan.coverage_repeats, "repeat") if plan.coverage_repeats else "no repeats"
+    random = _by_chance(diagnosis, plan)
     text = (
         f"A random batch of {plan.batch:,} holds {every} in {_spoken(random)} of the steps; the plan in "
         f"{_spoken(plan.planned.complete_steps)}, with {repeats} in {counted(plan.steps, 'step')}."

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import counted
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 
 Unit = Literal["m2", "ha", "km2", "px"]
 
@@ -158,7 +158,7 @@ def class_rows(estimates: Estimates, shown: Shown) -> Iterator[list[str]]:
 def table(estimates: Estimates, unit: str) -> list[str]:
     """Return the lines of the table of classes."""
     shown = unit_for(unit, estimates.sample.total)
-    return aligned(titles(shown), class_rows(estimates, shown))
+    return fitted(titles(shown), class_rows(estimates, shown))
 
 
 def remarks(estimates: Estimates) -> list[str]:

@@ -33,6 +33,7 @@ from segmenter.pages.parts import (
     Chart,
     Data,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     Table,
@@ -55,7 +56,7 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
     """Write the page, completely or not at all.
 
     Raises:
-        SegmenterError: the file cannot be written, or a package of the extra `report` is not installed.
+        OutputError: the file cannot be written.
     """
     check_writable(path)
     sample, shown = estimates.sample, unit_for(unit, estimates.sample.total)
@@ -63,7 +64,6 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
         "Points": number(int(sample.points_H.sum())),
         "Strata": number(len(sample.strata)),
         "Area": f"{whole_area(sample.total * shown.factor)}{shown.sign}",
-        "Overall accuracy": f"{in_percent(estimates.overall)} %",
     }
     table = Table("Estimates of each class", titles(shown), list(class_rows(estimates, shown)))
     of_areas: list[Block] = [Paragraph(f"{text}.", "notice") for text in remarks(estimates)]
@@ -76,8 +76,10 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
         PageSection("strata", "Strata", [_strata(estimates, shown)]),
     ]
     title = f"Areas and accuracy from {plain(points.name)}"
+    value, _, spread = in_percent(estimates.overall).partition(" ")
+    figure = KeyFigure(f"{value} %", "overall accuracy", f"{spread} % (95 %)" if spread else "")
     lead = f"{head(estimates).capitalize()}."
-    page = html_page(Head(title, lead, facts, f"{invocation('accuracy')} estimate"), sections)
+    page = html_page(Head(title, lead, facts, f"{invocation('accuracy')} estimate", figure), sections)
     write_whole(path, page.encode())
 
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, counted
 from segmenter.base.files import check_writable, folder_aside
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import fitted
 from segmenter.evaluation.drawing import save_pixels
-from segmenter.evaluation.figures import stretched
+from segmenter.evaluation.layers import stretched
 from segmenter.extras.accuracy.covers import (
     GridStrata,
     MapStrata,
@@ -41,8 +41,17 @@ from segmenter.extras.accuracy.request import Allocation, SampleRequest
 from segmenter.extras.accuracy.tally import Chances, PixelSizes, StratumTally
 from segmenter.extras.written_map import maps_in
 from segmenter.grid.geometry import Window
+from segmenter.grid.stretch import Stretch
 from segmenter.pages.parts import percent
-from segmenter.raster import Raster, RasterInfo, open_raster, outlines, quiet_gdal, raster_info
+from segmenter.raster import (
+    Raster,
+    RasterInfo,
+    open_raster,
+    outlines,
+    quiet_gdal,
+    raster_info,
+    scene_stretch,
+)
 from segmenter.raster.pixel_areas import PixelAreas, counted_pixels, pixel_areas
 
 POINTS, FLOOR = 600, 50
@@ -197,17 +206,18 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
             header = raster_info(file)
             check_same_grid(infos[number], header)
             with open_raster(file, (1, 2, 3) if header.count >= 3 else (1,)) as raster:
+                stretch = scene_stretch(raster)
                 for place in np.flatnonzero(raster_N == number).tolist():
                     row, col = int(sampled.pixels.row[place]), int(sampled.pixels.col[place])
-                    save_pixels(_chip(raster, row, col), chips / f"{place + 1}.png")
+                    save_pixels(_chip(raster, stretch, row, col), chips / f"{place + 1}.png")
                     bar.update()
         shutil.rmtree(folder, ignore_errors=True)
         chips.rename(folder)
 
 
-def _chip(raster: Raster, row: int, col: int) -> NDArray[np.uint8]:
+def _chip(raster: Raster, stretch: Stretch | None, row: int, col: int) -> NDArray[np.uint8]:
     half = _SIDE // 2
-    picture = stretched(*raster.read(Window(row - half, col - half, _SIDE, _SIDE)))
+    picture = stretched(*raster.read(Window(row - half, col - half, _SIDE, _SIDE)), stretch)
     picture = picture.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
     first, last = half * _ZOOM - 2, (half + 1) * _ZOOM + 1
     picture[[first, last], first : last + 1] = _FRAME
@@ -423,7 +433,7 @@ def _account(sampled: Sampled, outside: int) -> list[str]:
         [name, whole_area(float(area) * shown.factor), percent(float(area) / total), f"{points:,}"]
         for name, area, points in zip(sampled.strata, sampled.area_H, sampled.points_H, strict=True)
     ]
-    lines = aligned(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])
+    lines = fitted(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])
     lines += [f"… and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
     lines += [f"{counted(outside, 'mapped pixel')} in no stratum left out"] * (outside > 0)
     absent = [name for name, area in zip(sampled.classes, sampled.mapped_area_K, strict=True) if not area]

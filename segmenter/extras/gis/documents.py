@@ -8,10 +8,12 @@ supports no other place; later versions can store it inside the GeoTIFF, where o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
+
+from segmenter.grid.labels import Colour
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
@@ -112,6 +114,23 @@ def share_style() -> ET.Element:
     for share, colour in _RAMP:
         child(shader, "item", value=share, label=f"{share:.0%}", color=colour, alpha=255)
     return pipe
+
+
+def polygon_style(attribute: str, colours: Mapping[str, Colour]) -> bytes:
+    """Return a style of polygons, as a QGIS document: filled in the colour of an attribute's text."""
+    root = ET.Element("qgis", version=QGIS_VERSION, styleCategories="Symbology")
+    renderer = child(root, "renderer-v2", type="categorizedSymbol", attr=attribute, symbollevels=0)
+    categories, symbols = child(renderer, "categories"), child(renderer, "symbols")
+    for number, (name, colour) in enumerate(colours.items()):
+        child(categories, "category", value=name, label=name, symbol=number, render="true", type="string")
+        symbol = child(symbols, "symbol", type="fill", name=number, alpha=1, clip_to_extent=1)
+        options = child(
+            child(symbol, "layer", enabled=1, locked=0, **{"class": "SimpleFill"}), "Option", type="Map"
+        )
+        rgba = ",".join(map(str, (*colour, 255)))
+        for key, value in {"color": rgba, "style": "solid", "outline_style": "no"}.items():
+            child(options, "Option", name=key, type="QString", value=value)
+    return document(root, QGIS_HEAD)
 
 
 def style_file(pipe: ET.Element) -> bytes:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.evaluation.figures import coloured, stretched
+from segmenter.evaluation.layers import coloured, stretched
 from segmenter.extras.review.findings import LabelFinding
 from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
+from segmenter.grid.colours import far_from
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.loading import load_predictor
@@ -26,6 +27,7 @@ from segmenter.pages.parts import (
     Block,
     ClassCell,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     PictureRow,
@@ -35,15 +37,14 @@ from segmenter.pages.parts import (
     percent,
 )
 from segmenter.pages.pictures import picture
-from segmenter.raster import LabelRaster, open_raster
+from segmenter.raster import LabelRaster, open_raster, scene_stretch
 
 _SHOWN = 40
 """Findings with pictures."""
 _AROUND, _MOST = 40, 640
 """Pixels that are shown around a finding; pixels of a finding with them that are shown, about its middle."""
-_SCENE = 400
-"""Side of the thinned-out scene that tells how to stretch its pictures."""
-_FRAME = (255, 0, 255)
+_GREYS = (0, 0, 0), (128, 128, 128), (255, 255, 255)
+"""Which images have anywhere: the frame has another colour."""
 
 
 @dataclass(eq=False)
@@ -60,8 +61,7 @@ def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path
         found: findings, costliest first; the first 40 get pictures.
 
     Raises:
-        SegmenterError: the file cannot be written, an image cannot be read, or a package of the extra
-            `report` is not installed.
+        SegmenterError: the file cannot be written, or an image cannot be read.
     """
     legend = [ClassCell(each.name, hex_colour(each.colour)) for each in classes.classes]
     blocks: list[Block] = [Paragraph("No label is contradicted more than usual.")]
@@ -69,13 +69,12 @@ def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path
         blocks = [PictureRows(_rows(found[:_SHOWN], classes), legend)]
     scenes = len({finding.of.scene.name for finding in found})
     facts = {
-        "Findings": number(len(found)),
         "Scenes with findings": number(scenes),
         "Pixels expected to be wrong": number(sum(finding.wrong for finding in found)),
     }
     lead = (
-        "Labels that models contradict which did not learn from them, costliest first. A model errs too: "
-        "look at the image."
+        "Labels that models contradict which did not learn from them, costliest first, in a frame. A model "
+        "errs too: look at the image."
     )
     sections = [
         PageSection("findings", "Which labels look wrong?", blocks),
@@ -83,7 +82,10 @@ def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path
             "pairs", "Which classes are taken for each other?", [_pairs(found, classes)] * bool(found)
         ),
     ]
-    head = Head(f"Labels to review, by {run.name}", lead, facts, f"{invocation('review')} RUN")
+    figure = KeyFigure(
+        number(len(found)), "labels that look wrong" if len(found) != 1 else "label that looks wrong"
+    )
+    head = Head(f"Labels to review, by {run.name}", lead, facts, f"{invocation('review')} RUN", figure)
     write_whole(path, html_page(head, sections).encode())
 
 
@@ -100,25 +102,23 @@ def _pairs(found: Sequence[LabelFinding], classes: ClassMap) -> Table:
 
 
 def _rows(found: Sequence[LabelFinding], classes: ClassMap) -> list[PictureRow]:
-    """Return image, label and map of each finding, with a line around its cells."""
+    """Return image, label and map of each finding, with a line around its cells in a colour of no class."""
     maps = _maps(found)
-    rows, thinned = [], {}
+    rows, frame_colour = [], list(far_from([*(each.colour for each in classes.classes), *_GREYS]))
     for rank, (finding, map_HW) in enumerate(zip(found, maps, strict=True), 1):
         around = _surroundings(finding)
         scene, dataset = finding.of.scene, finding.of.judge.dataset
         with open_raster(scene.image, dataset.bands) as raster:
-            whole = raster.info.size
-            if scene.name not in thinned:
-                thinned[scene.name] = raster.thinned(Window.of(whole), whole.at_most(_SCENE))
-            image = stretched(*raster.read(around), thinned[scene.name])
+            image = stretched(*raster.read(around), scene_stretch(raster))
+            metres = dataset.scale_of(scene, raster.info.metres_per_pixel)
         assert scene.label is not None, "it has findings"
         with LabelRaster(scene.label, dataset.classes) as label:
             label_HW = label.ids(around)
         frame = _frame(finding, around)
         pictures = (
-            picture("image", np.where(frame, _FRAME, image), "jpeg"),
-            picture("label", np.where(frame, _FRAME, coloured(label_HW, classes)), "png"),
-            picture("map", np.where(frame, _FRAME, coloured(map_HW, classes)), "png"),
+            picture("image", np.where(frame, frame_colour, image), "jpeg", metres),
+            picture("label", np.where(frame, frame_colour, coloured(label_HW, classes)), "png"),
+            picture("map", np.where(frame, frame_colour, coloured(map_HW, classes)), "png"),
         )
         title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
         note = (
@@ -161,9 +161,9 @@ def _surroundings(finding: LabelFinding) -> Window:
 
 
 def _frame(finding: LabelFinding, around: Window) -> NDArray[np.bool_]:
-    """Return (H, W, 1): the pixels of the surroundings that border on a finding's cells."""
+    """Return (H, W, 1): a line of two pixels around a finding's cells, which a JPEG keeps in its colour."""
     inside = np.zeros((around.height, around.width), np.uint8)
     for cell in finding.cells:
         if (shown := cell.intersection(around)).size.pixels:
             inside[shown.relative_to(around).slices()] = 1
-    return (cv2.dilate(inside, np.ones((3, 3), np.uint8)) > inside)[..., None]
+    return (cv2.dilate(inside, np.ones((5, 5), np.uint8)) > inside)[..., None]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from segmenter.base.errors import OutputError, SegmenterError, failing
-from segmenter.base.files import check_writable, folder_aside, sync
+from segmenter.base.files import check_writable, folder_aside, sync, write_whole
 from segmenter.extras.vector_files.library import pyogrio
 from segmenter.mapping.folder.state import OutputLocks
 
@@ -59,11 +59,12 @@ def check_name(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[PolygonBatch], None]]:
+def polygon_file(path: Path, crs: Any, style: bytes = b"") -> Iterator[Callable[[PolygonBatch], None]]:
     """Yield a function that writes a batch; rename the file at the end, or remove it after an error.
 
     Args:
         crs: CRS of all polygons, as a rasterio CRS; or None.
+        style: document by which QGIS shows the polygons: in a GeoPackage, beside other files; empty: none.
 
     Raises:
         SegmenterError: the ending is wrong, the folder is not writable (OutputError: the file is not), or
@@ -71,8 +72,49 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[PolygonBatch], None
     """
     check_name(path)
     write = _geopackage if path.suffix == ".gpkg" else _geoparquet
-    with file_aside(path) as aside, write(aside, path.stem, crs) as batch:
-        yield batch
+    with file_aside(path) as aside:
+        with write(aside, path.stem, crs) as batch:
+            yield batch
+        if style and path.suffix == ".gpkg":
+            _add_style(aside, path.stem, style)
+    if style and path.suffix != ".gpkg":
+        write_whole(path.with_suffix(".qml"), style)
+
+
+_STYLE = {
+    "f_table_catalog": "",
+    "f_table_schema": "",
+    "f_table_name": "",
+    "f_geometry_column": "geom",
+    "styleName": "classes",
+    "styleQML": "",
+    "styleSLD": "",
+    "useAsDefault": True,
+    "description": "",
+    "owner": "",
+    "ui": "",
+    "update_time": np.datetime64("2000-01-01T00:00:00", "ms"),
+}
+"""Columns of the table `layer_styles`, in which QGIS looks for the default style of a layer."""
+
+
+def _add_style(path: Path, layer: str, style: bytes) -> None:
+    """Add a default style of a layer to a GeoPackage."""
+    row = {**_STYLE, "f_table_name": layer, "styleQML": style.decode()}
+    columns = [np.array([value], object if isinstance(value, str) else None) for value in row.values()]
+    try:
+        pyogrio.raw.write(
+            str(path),
+            None,
+            columns,
+            list(row),
+            layer="layer_styles",
+            driver="GPKG",
+            geometry_type=None,
+            layer_options={"FID": "id"},
+        )
+    except FAULTS as error:
+        raise OSError(str(error)) from None
 
 
 @contextlib.contextmanager

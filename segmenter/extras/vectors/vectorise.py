@@ -29,11 +29,13 @@ from scipy.sparse.csgraph import connected_components
 from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import shortest_ends
+from segmenter.extras.gis.documents import polygon_style
 from segmenter.extras.vector_files.writing import PolygonBatch, polygon_file
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.written_map import WrittenMap, check_placed
+from segmenter.grid.colours import default_colours
 from segmenter.grid.components import STRIP_PIXELS, Strip, components, touching
-from segmenter.grid.labels import IGNORE
+from segmenter.grid.labels import IGNORE, Colour
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
@@ -383,26 +385,27 @@ def vectorise(maps: Sequence[Path], output: Path, options: PolygonOptions, *, pr
         SegmenterError: a map cannot be read, maps have several CRSs, a class of `only` is in no map, or the
             file cannot be written. No file is left then.
     """
-    crs = _check(maps, options)
+    crs, colours = _check(maps, options)
     count = 0
-    with polygon_file(output, crs) as write:
+    with polygon_file(output, crs, polygon_style("class", colours)) as write:
         for path, name in zip(maps, shortest_ends(maps), strict=True):
             count += _one(path, name, options, write, progress)
     return count
 
 
-def _check(maps: Sequence[Path], options: PolygonOptions) -> Any:
-    """Check that the maps fit into one file; return their CRS."""
-    named: set[str] = set()
+def _check(maps: Sequence[Path], options: PolygonOptions) -> tuple[Any, dict[str, Colour]]:
+    """Check that the maps fit into one file; return their CRS, and a colour for each class name."""
+    named: dict[str, Colour | None] = {}
     infos = []
     for path in maps:
         with WrittenMap(path) as one:
-            named |= {each.name for each in one.classes}
+            named |= {each.name: named.get(each.name) or each.colour for each in one.classes}
             infos.append(one.info)
     check_together(infos)
     if unknown := [name for name in options.only if name not in named]:
         raise SegmenterError("--only", f"no class {unknown[0]}; there are {', '.join(sorted(named))}")
-    return infos[0].crs if infos else None
+    colours = dict(zip(named, default_colours(list(named), list(named.values())), strict=True))
+    return infos[0].crs if infos else None, colours
 
 
 def check_together(infos: Sequence[RasterInfo]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import counted
+from segmenter.evaluation.drawing import hex_colour
 from segmenter.evaluation.scores import FIGURES, Scores
 from segmenter.evaluation.scores import percent as table_percent
 from segmenter.grid.labels import LandCoverClass
@@ -25,6 +26,7 @@ from segmenter.pages.parts import (
     Table,
     axis,
     bars,
+    class_marker,
     colour,
     label,
     layout,
@@ -133,7 +135,9 @@ def loss_chart(story: Story) -> Chart:
     title = "The loss is not known"
     if ends:
         first, last = ends[0], _mean(ends[-max(1, span) :])
-        title = f"The loss goes from {first:.3g} to {last:.3g}"
+        title = (
+            f"The loss goes from {first:.3g} to {last:.3g}" if len(ends) > 1 else f"The loss is {first:.3g}"
+        )
     note = "Pale: each line of the log, a mean over its steps"
     note += "; dark: the mean of a twentieth of the curve." if span >= 2 else "."
     note += _gaps(points)
@@ -181,7 +185,7 @@ def scores_chart(story: Story) -> Chart | None:
     text = "%{y:.2f} %"
     classes = story.run.classes.classes
     for one in _lowest(story):
-        look = _Look(colour("#{:02x}{:02x}{:02x}".format(*one.colour)))
+        look = _Look(colour(hex_colour(one.colour)))
         points = [(v.step, _percent(v.iou.get(one.name))) for v in validations]
         if look.pale:
             under = {"mode": "lines", "line": {"color": GREY, "width": 4}, "showlegend": False}
@@ -277,7 +281,9 @@ def class_scores(story: Story, scores: Scores) -> Chart:
         for c, text in zip(places, texts, strict=True)
     ]
     rows = list(range(len(places)))
-    data = [bars(values, texts, hovers, orientation="h", x=values, y=rows, textposition="auto")]
+    known = {c.name: hex_colour(c.colour) for c in story.run.classes.classes}
+    look = class_marker([known.get(names[c], "") for c in places])
+    data = [bars(values, texts, hovers, orientation="h", x=values, y=rows, textposition="auto", marker=look)]
     marked = [(row, own[c][0]) for row, c in enumerate(places) if own[c][0] is not None]
     ring = {"symbol": "line-ns-open", "size": 16, "color": INK, "line": {"width": 2}}
     data.append(
@@ -322,7 +328,7 @@ def _class_title(names: Sequence[str], ious: Sequence[float | None]) -> str:
 
 
 def _class_table(story: Story, scores: Scores, own: Sequence[tuple[float | None, str]]) -> Table:
-    colours = {c.name: "#{:02x}{:02x}{:02x}".format(*c.colour) for c in story.run.classes.classes}
+    colours = {c.name: hex_colour(c.colour) for c in story.run.classes.classes}
     total = max(1, scores.pixels)
     columns = (scores.iou, scores.f1, scores.precision, scores.recall)
     rows: list[list[str | ClassCell]] = []

@@ -9,6 +9,8 @@ from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.calibration import COVERAGES, Fitted, Measures
+from segmenter.evaluation.drawing import hex_colour
+from segmenter.evaluation.intervals import Interval
 from segmenter.evaluation.scores import score_of, title_of
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
@@ -21,6 +23,7 @@ from segmenter.pages.parts import (
     ClassCell,
     Data,
     Head,
+    KeyFigure,
     PageSection,
     Paragraph,
     Picture,
@@ -59,9 +62,9 @@ def calibration_blocks(found: CalibrationFile) -> list[Block]:
     kind = "a temperature and a bias for each class" if fitted.calibration.shifts else "a temperature"
     text = (
         f"Maps are made with {kind} ({fitted.calibration.temperature:.3g}) fitted on {found.pixels:,} "
-        f"pixels of {found.scenes} validation scenes. Measured on scenes left out of the fit, the expected "
-        f"calibration error goes from {percent(fitted.before.ece)} to {percent(fitted.after.ece)}. With the "
-        f"bias, mIoU of these pixels is {percent(fitted.with_bias.miou)}, without it "
+        f"pixels of {counted(found.scenes, 'validation scene')}. Measured on scenes left out of the fit, the "
+        f"expected calibration error goes from {percent(fitted.before.ece)} to {percent(fitted.after.ece)}. "
+        f"With the bias, mIoU of these pixels is {percent(fitted.with_bias.miou)}, without it "
         f"{percent(fitted.temperature.miou)}."
     )
     if found.copied_from:
@@ -132,7 +135,6 @@ _MOST_STAGES = 6
 """Maps of the followed window that are shown."""
 _SMALLEST = 200
 """Pixels of a picture's longer side, at least: a smaller one is enlarged, each pixel to a square."""
-_WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
 
 
 def write_report(run: Path, output: Path | None = None, maps: Path | None = None) -> Path:
@@ -145,7 +147,6 @@ def write_report(run: Path, output: Path | None = None, maps: Path | None = None
     Raises:
         CheckpointError: the path is no run directory, or its records are damaged.
         OutputError: the file cannot be written.
-        SegmenterError: a package of the extra `report` is not installed.
     """
     path = run / REPORT if output is None else output
     if output is not None:
@@ -155,17 +156,10 @@ def write_report(run: Path, output: Path | None = None, maps: Path | None = None
 
 
 def html_report(story: Story) -> str:
-    """Return a run's report as an HTML page.
-
-    Raises:
-        SegmenterError: a package of the extra `report` is not installed.
-    """
-    head = Head(
-        f"Training of {plain(story.run.recipe.name)}",
-        headline(story),
-        _facts(story),
-        f"{invocation('runs')} report",
-    )
+    """Return a run's report as an HTML page."""
+    figure, lead = headline(story)
+    title, maker = f"Training of {plain(story.run.recipe.name)}", f"{invocation('runs')} report"
+    head = Head(title, lead, _facts(story), maker, figure)
     return html_page(head, report_sections(story))
 
 
@@ -204,8 +198,8 @@ def scene_blocks(known: RunScenes) -> list[Block]:
     return [Paragraph(text), Table("Scenes of this training", TITLES, cells, words=True)]
 
 
-def headline(story: Story) -> str:
-    """Return the best score and the training's progress in one or two sentences."""
+def headline(story: Story) -> tuple[KeyFigure | None, str]:
+    """Return the best score, and a sentence on where it is from and how far the training went."""
     came = story.status[0].upper() + story.status[1:]
     if story.best is None:
         why = (
@@ -214,8 +208,8 @@ def headline(story: Story) -> str:
             else "the files of the best scores are not there"
         )
         if story.chosen_by is not None:
-            return plain(f"{came}. There are no scores of its own: {story.chosen_by}.")
-        return f"{came}. There are no scores: {why}."
+            return None, plain(f"{came}. There are no scores of its own: {story.chosen_by}.")
+        return None, f"{came}. There are no scores: {why}."
     name, best = story.run.recipe.training.best_by, story.best
     try:
         value = finite(score_of(best.scores, name))
@@ -223,9 +217,17 @@ def headline(story: Story) -> str:
         name, value = "miou", finite(best.scores.miou)
     scenes = counted(len(best.scores.protocol.scenes), "validation scene")
     text = "not defined" if value is None else percent(value)
-    if name == "miou" and best.scores.interval is not None:
-        text += f" ({best.scores.interval})"
-    return f"{title_of(name)} {text} after epoch {best.epoch}, on {scenes}. {came}."
+    interval = best.scores.interval
+    spread = "" if name != "miou" or interval is None else _spread(interval)
+    return KeyFigure(text, title_of(name), spread), f"After epoch {best.epoch}, on {scenes}. {came}."
+
+
+def _spread(interval: Interval) -> str:
+    """Return an interval as text such as `51 to 64 % (95 %, bootstrap over 16 blocks of 256 px)`."""
+    if interval.bounds is None:
+        return str(interval)
+    low, high = (percent(bound).removesuffix(" %") for bound in interval.bounds)
+    return f"{low} to {high} % ({str(interval).partition('(')[2]}"
 
 
 def _facts(story: Story) -> dict[str, str]:
@@ -333,7 +335,7 @@ def picture_blocks(story: Story) -> list[Block]:
 
 
 def _legend(story: Story) -> list[ClassCell]:
-    return [ClassCell(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
+    return [ClassCell(c.name, hex_colour(c.colour)) for c in story.run.classes.classes]
 
 
 def _text(windows: ShownWindows) -> str:
@@ -348,14 +350,25 @@ def _text(windows: ShownWindows) -> str:
 
 
 def _row(one: ShownWindow) -> PictureRow:
-    share = percent(one.right / one.labelled)
-    title = f"{_WORDS[one.why]}: {share} of {one.labelled:,} labelled pixels are right"
     made = [
         _framed(one, "image", one.image, "jpeg"),
         _framed(one, "label", one.label),
         _framed(one, "map", one.map),
+        *(_framed(one, name, data) for name in ("errors", "confidence") if (data := getattr(one, name))),
     ]
-    return PictureRow(title, _window(one), made)
+    return PictureRow(_window_title(one), _window(one), made)
+
+
+def _window_title(one: ShownWindow) -> str:
+    """Return what a window shows: the share that is wrong, and for what it is mostly taken."""
+    wrong = one.labelled - one.right
+    text = f"{percent(wrong / one.labelled)} wrong"
+    if one.why == "best" and one.classes:
+        text = f"{counted(one.classes, 'class', 'classes')}, {text}"
+    if one.confused is None or not wrong:
+        return text
+    truth, taken = map(plain, one.confused)
+    return f"{text}, most of it {truth} mapped as {taken}"
 
 
 def _window(one: ShownWindow | Progress) -> str:
@@ -363,6 +376,8 @@ def _window(one: ShownWindow | Progress) -> str:
 
 
 def _framed(one: ShownWindow | Progress, name: str, data: str, kind: str = "png") -> Picture:
-    """Return a picture of a window, enlarged if it is small."""
+    """Return a picture of a window, enlarged if it is small; the image has a scale bar if one is known."""
     times = max(1, _SMALLEST // max(one.picture_height, one.picture_width))
-    return Picture(name, f"image/{kind}", data, times * one.picture_width, times * one.picture_height)
+    across = one.metres * one.width if one.metres and name == "image" else None
+    size = times * one.picture_width, times * one.picture_height
+    return Picture(name, f"image/{kind}", data, *size, across)

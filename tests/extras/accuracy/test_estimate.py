@@ -317,7 +317,6 @@ def test_numbers_have_the_digits_of_their_intervals() -> None:
 
 
 def test_the_page_has_all_classes_and_charts(table: Any, tmp_path: Path, capsys: Any) -> None:
-    pytest.importorskip("plotly", reason="the package plotly is not here: pip install -e '.[report]'")
     odd = POINTS.replace("land", "<b>land</b> $x$")
     words = [table("p.csv", odd), "--areas", table("a.csv", AREAS), "--unit", "ha"]
     page = tmp_path / "page.html"

@@ -101,7 +101,6 @@ def test_maps_carry_their_accuracy_and_are_unchanged_for_predict(
 
 
 def test_card_and_report_show_the_accuracy_of_these_weights(points: Path, run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the package plotly is not here: pip install -e '.[report]'")
     assert "Accuracy of its maps" not in card_text(read_known(run.path))
     assert estimate(points, run.path) == 0
     record = json.loads((run.path / ACCURACY).read_text())
@@ -182,7 +181,6 @@ def _tables(points: Path) -> tuple[Path, list[str]]:
 
 
 def test_the_report_shows_scores_of_maps_of_this_run_only(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the package plotly is not here: pip install -e '.[report]'")
     names = tuple(run.classes.names)
     confusion = ConfusionMatrix(run.classes)
     confusion.add(np.zeros((9, 9), np.uint8), np.zeros((9, 9), np.uint8))

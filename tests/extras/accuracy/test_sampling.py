@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from rasterio.warp import transform
 
 from segmenter.base.errors import ConfigError, DatasetError, RasterError, SegmenterError
-from segmenter.evaluation.figures import stretched
+from segmenter.evaluation.layers import stretched
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
+from segmenter.grid.stretch import Stretch
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from tests.helpers.geopackage import changed
 from tests.helpers.refusals import refused
@@ -408,11 +409,13 @@ def test_chips_show_the_surroundings_of_each_point(
     place = int(np.argmax(inside))
     row, col = int(points["row"][place]), int(points["col"][place])
     with rasterio.open(images[0].parent / points["map"][place]) as image:
-        pixels = image.read((1, 2, 3)).transpose(1, 2, 0)[row - 64 : row + 65, col - 64 : col + 65]
+        scene = image.read((1, 2, 3)).transpose(1, 2, 0)
+        pixels = scene[row - 64 : row + 65, col - 64 : col + 65]
     with rasterio.open(chips[place]) as chip:
         picture = chip.read((1, 2, 3)).transpose(1, 2, 0)
     assert picture.shape == (129 * 4, 129 * 4, 3)
-    wanted = stretched(pixels, np.ones((129, 129), np.bool_))
+    of_scene = Stretch.of(scene, np.ones(scene.shape[:2], np.bool_))  # chips of a scene look alike
+    wanted = stretched(pixels, np.ones((129, 129), np.bool_), of_scene)
     np.testing.assert_array_equal(picture[3::4, 3::4], wanted)
     frame = (picture == (255, 0, 255)).all(axis=2)
     assert [int(index.min()) for index in frame.nonzero()] == [64 * 4 - 2] * 2

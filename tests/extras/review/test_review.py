@@ -216,7 +216,8 @@ def test_a_wrong_field_is_one_finding_with_its_outline(
     assert shape.geom_type == "Polygon"
     assert shape.area == pytest.approx(len(first.cells) * SIDE**2 / 4)
     line = page._frame(first, Window(40, 0, 80, 140))
-    assert line.sum() == 2 * (32 + 48) + 6 - 2, "its sides, outer and inner corners"
+    wide = 2
+    assert line.sum() == wide * 2 * (32 + 48) + wide**2 * (6 - 2), "its sides, outer and inner corners"
 
 
 def test_each_scene_is_judged_by_the_fold_that_did_not_learn_from_it(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from datasets.commands.vectors import main
 from segmenter.base.errors import SegmenterError
 from segmenter.extras.vectors.vectorise import Joiner, Polygons, Slivers
 from segmenter.grid import components as strips
+from segmenter.grid.colours import default_colours
 from segmenter.grid.components import components
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
@@ -160,7 +162,7 @@ def _read(path: Path) -> dict[str, Any]:
         found["geometry"] = shapely.from_wkb(np.array(found["geometry"], object))
         return found
     raw = pytest.importorskip("pyogrio.raw")
-    meta, _, geometry, columns = raw.read(path)
+    meta, _, geometry, columns = raw.read(path, layer=path.stem)
     assert meta["crs"] == "EPSG:25833"
     return dict(zip(meta["fields"], columns, strict=True)) | {"geometry": shapely.from_wkb(geometry)}
 
@@ -185,7 +187,44 @@ def test_a_file_holds_the_map_with_names_codes_areas_and_confidence(
     np.testing.assert_allclose(found["area_m2"], np.array(found["pixels"]) * 0.25)
     np.testing.assert_allclose(found["confidence"], 0.4, rtol=1e-6)
     assert set(found["map"]) == {"town.tif"}
-    assert {p.name for p in tmp_path.iterdir()} == {output.name, "town.tif", "town.confidence.tif"}
+    style = set() if ending == "gpkg" else {"areas.qml"}
+    assert {p.name for p in tmp_path.iterdir()} == {output.name, "town.tif", "town.confidence.tif", *style}
+
+
+@pytest.mark.parametrize("ending", ["gpkg", "parquet"])
+def test_polygons_come_in_the_colours_of_the_map(ending: str, make_map: Make, tmp_path: Path) -> None:
+    """A colour table tells them; classes without one get the usual colours of their names."""
+    plain, output = make_map("plain", noise(1, cells=True)), tmp_path / f"areas.{ending}"
+    own, odd = make_map("own", noise(2, cells=True)), (1, 200, 30)
+    with rasterio.open(own, "r+") as file:
+        file.write_colormap(1, {i: (*odd[:2], odd[2] + i, 255) for i in range(3)})
+    for path, expected in (
+        (plain, default_colours(NAMES)),
+        (own, [(*odd[:2], odd[2] + i) for i in range(3)]),
+    ):
+        output.unlink(missing_ok=True)
+        assert main([str(path), "--output", str(output)]) == 0
+        if ending == "parquet":
+            style = output.with_suffix(".qml").read_text()
+        else:
+            with contextlib.closing(sqlite3.connect(output)) as file:
+                columns = "styleQML, useAsDefault, f_geometry_column"
+                ((style, default, geometry),) = file.execute(
+                    f"select {columns} from layer_styles where f_table_name = 'areas'"
+                )
+                known = list(file.execute("select table_name, column_name from gpkg_geometry_columns"))
+            assert (default, known) == (1, [("areas", geometry)])
+        renderer = ET.fromstring(style).find("renderer-v2")
+        assert renderer is not None
+        assert renderer.get("attr") == "class"
+        values = {each.get("symbol"): each.get("value") for each in renderer.iter("category")}
+        fills = {
+            values[each.get("name")]: each.find("layer/Option/Option[@name='color']").get("value")  # type: ignore[union-attr]
+            for each in renderer.iter("symbol")
+        }
+        assert fills == {
+            name: ",".join(map(str, (*rgb, 255))) for name, rgb in zip(NAMES, expected, strict=True)
+        }
 
 
 def test_areas_in_degrees_are_those_on_the_ground(make_map: Make, tmp_path: Path) -> None:
