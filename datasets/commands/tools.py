@@ -21,6 +21,7 @@ TOOLS = {
     "input": "measure what the input of a recipe costs, and how many GPUs it feeds",
     "gpu": "measure these GPUs in ten minutes, as a page: same bits, speed, training, maps",
     "vectors": "convert class maps to polygons",
+    "view": "show maps in the browser: image, map, label, errors, and where to look",
     "accuracy": "estimate accuracy and areas of maps, with intervals, from labelled points",
     "review": "find labels that are probably wrong, and places to label next",
     "export": "export a model for other runtimes: ONNX, SavedModel",

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, RasterError, SegmenterError, failing
 from segmenter.base.files import Closing, real
-from segmenter.grid.geometry import Window
-from segmenter.grid.labels import IGNORE, UNKNOWN
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE, UNKNOWN, Colour
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.style import BESIDE, SOURCE_DIGEST, WEIGHTS
+from segmenter.mapping.style import BESIDE, SOURCE, SOURCE_DIGEST, WEIGHTS
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
+from segmenter.raster.label import colour_table
 from segmenter.raster.opening import open_dataset
 from segmenter.raster.reading import Raster, open_raster
 
@@ -26,10 +27,11 @@ CONFIDENCE = ".confidence.tif"
 
 @dataclass(frozen=True)
 class MapClass:
-    """A class as stored in a map's metadata."""
+    """A class as stored in a map's metadata; `colour`: None if the map has no colour table."""
 
     name: str
     code: int
+    colour: Colour | None
 
 
 class WrittenMap(Closing):
@@ -39,11 +41,15 @@ class WrittenMap(Closing):
         weights: fingerprint of the weights that made it; of several runs each one's, with commas; empty:
             unknown, as in maps of earlier versions.
         image: digest of the image that it is of; empty: unknown.
+        source: name of the image's file; empty: unknown.
     """
 
     def __init__(self, path: Path, *, with_confidence: bool = True) -> None:
         """Open the map and, if wanted, its confidence."""
-        self.classes, self._ids, self.weights, self.image = _classes(path)
+        self.classes, self._ids, tags = _classes(path)
+        self.weights, self.image, self.source = (
+            tags.get(name, "") for name in (WEIGHTS, SOURCE_DIGEST, SOURCE)
+        )
         self._map = open_raster(path, (1,))
         self._confidence: Raster | None = None
         beside = path.with_name(path.name.removesuffix(path.suffix) + CONFIDENCE)
@@ -65,6 +71,15 @@ class WrittenMap(Closing):
     def info(self) -> RasterInfo:
         """Header of the map."""
         return self._map.info
+
+    @property
+    def block(self) -> Size:
+        """See `Raster.block`."""
+        return self._map.block
+
+    def empty(self, window: Window) -> bool:
+        """See `Raster.empty`."""
+        return self._map.empty(window)
 
     @property
     def has_confidence(self) -> bool:
@@ -91,17 +106,22 @@ class WrittenMap(Closing):
                 raster.close()
 
 
-def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str, str]:
-    """Return the classes, the id of each possible pixel value, and the digests of weights and image."""
+def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], dict[str, str]]:
+    """Return the classes, the id of each possible pixel value, and the metadata."""
     dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
         shares = (dataset.scales[0], dataset.offsets[0]) != (1.0, 0.0)
-    classes: list[MapClass] = []
-    while (name := tags.get(f"CLASS_{len(classes)}")) is not None and len(classes) < UNKNOWN:
-        code = tags.get(f"CODE_{len(classes)}", str(len(classes)))
-        classes.append(MapClass(name, int(code) if code.isdecimal() else len(classes)))
+        table = colour_table(dataset)
+    names: list[str] = []
+    while (name := tags.get(f"CLASS_{len(names)}")) is not None and len(names) < UNKNOWN:
+        names.append(name)
+    texts = [tags.get(f"CODE_{i}", "") for i in range(len(names))]
+    codes = [int(text) if text.isdecimal() else i for i, text in enumerate(texts)]
     coded = tags.get(VALUES) == CODES
+    drawn = [table.get(code if coded else i) for i, code in enumerate(codes)]
+    colours = [None if each is None else (each[0], each[1], each[2]) for each in drawn]
+    classes = [MapClass(*each) for each in zip(names, codes, colours, strict=True)]
     if classes and shares:  # confidence and probabilities name the classes, too
         raise RasterError(
             path,
@@ -121,7 +141,7 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8], str, 
         raise RasterError(path, expected="another code for each class in its metadata", got=values)
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
-    return tuple(classes), ids, tags.get(WEIGHTS, ""), tags.get(SOURCE_DIGEST, "")
+    return tuple(classes), ids, tags
 
 
 def maps_in(given: Iterable[Path]) -> list[Path]:

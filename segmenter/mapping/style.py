@@ -29,8 +29,8 @@ _MAX_PNG_SIDE = 1_000_000
 _AT_ONCE = Size(512, COLUMN)
 """Pixels of a finished map that are read at once."""
 
-WEIGHTS, SOURCE_DIGEST = "WEIGHTS", "SOURCE_DIGEST"
-"""Entries of a GeoTIFF's metadata: `MapStyle.weights`, and a digest of the image's file."""
+WEIGHTS, SOURCE, SOURCE_DIGEST = "WEIGHTS", "SOURCE", "SOURCE_DIGEST"
+"""Entries of a GeoTIFF's metadata: `MapStyle.weights`, name of the image's file, and a digest of it."""
 BESIDE = (".confidence.tif", ".probabilities.tif")
 """Endings of GeoTIFFs beside a map that are not maps."""
 

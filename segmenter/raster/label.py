@@ -268,11 +268,8 @@ class LabelIds:
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:
     """Return (256 or 65536, 4) colours and opacities of a palette of 8 or 16 bits; None if there is none."""
-    try:
-        entries = dataset.colormap(1)
-    except ValueError:
-        return None
-    if dataset.dtypes[0] not in ("uint8", "uint16"):
+    entries = colour_table(dataset)
+    if not entries or dataset.dtypes[0] not in ("uint8", "uint16"):
         return None
     table = np.zeros((np.iinfo(dataset.dtypes[0]).max + 1, 4), np.uint8)
     table[:, 3] = 255
@@ -280,3 +277,11 @@ def _palette(dataset: Any) -> NDArray[np.uint8] | None:
         if index < len(table):
             table[index] = colour
     return table
+
+
+def colour_table(dataset: Any) -> dict[int, tuple[int, ...]]:
+    """Return the palette of an open dataset, RGBA by value; empty if it has none."""
+    try:
+        return dict(dataset.colormap(1))
+    except ValueError:
+        return {}

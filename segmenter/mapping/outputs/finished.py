@@ -18,7 +18,7 @@ from segmenter.inference.predictor import Prediction
 from segmenter.mapping.completed import Completed
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.style import SOURCE_DIGEST, WEIGHTS, MapStyle
+from segmenter.mapping.style import SOURCE, SOURCE_DIGEST, WEIGHTS, MapStyle
 from segmenter.raster import RasterSpec, RasterWriter
 from segmenter.raster.stamps import file_digest
 from segmenter.raster.write import BLOCK
@@ -60,7 +60,7 @@ class MapFiles:
         own = style.codes or [each.code for each in style.classes.classes]
         codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
         meaning = {} if style.codes is None else {VALUES: CODES}
-        facts = {"SOURCE": job.info.path.name, "RUN": style.run, WEIGHTS: style.weights}
+        facts = {SOURCE: job.info.path.name, "RUN": style.run, WEIGHTS: style.weights}
         facts[SOURCE_DIGEST] = _content_of(job.info.path)
         scale = {"GSD": style.gsd} if job.grid is not None else {}
         calibrated = {"CALIBRATION": style.calibration} if style.calibration else {}

@@ -1,0 +1,95 @@
+"""Maps in the browser: `segmenter view MAPS/` shows image, map and more, and where to look.
+
+The page is served to this machine alone, at an address with a token that is printed. It ends with Ctrl-C, or
+ten minutes after the last page was closed. Exit code 0, or 2 with a one-line error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from segmenter.base.errors import run_tool
+from segmenter.base.invocation import ToolParser
+from segmenter.base.options import option
+from segmenter.base.terminal import say
+
+from .frame import parsed_quietly, tool_parser
+
+SERVER = "server"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """What is shown, and where."""
+
+    given: tuple[Path, ...] = option(
+        ...,
+        "class maps as predict.py writes them: GeoTIFFs, or folders of them",
+        "MAPS",
+        positional=True,
+        several=True,
+    )
+    images: Path | None = option(None, "folder of their images (default: where predict.py found them)", "DIR")
+    port: int = option(0, "port to listen at (default: any free one)", "N", group=SERVER, least=0, most=65535)
+    host: str = option(
+        "127.0.0.1",
+        "address to listen at; in a container 0.0.0.0, which the token still guards",
+        "ADDRESS",
+        group=SERVER,
+    )
+    browser: bool = option(True, "print the address, and open no browser", group=SERVER)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve the page until it is left; return the exit code."""
+    given = parsed_quietly(_parser(), ViewOptions, arguments)
+    from segmenter.extras.view.built import page_routes
+    from segmenter.extras.view.opening import opened_maps
+    from segmenter.extras.view.server import PageServer
+
+    pages = opened_maps(given.given, images=given.images)
+    with PageServer({**page_routes(), **pages.routes}, host=given.host, port=given.port) as server:
+        _announce(server.address, server.port)
+        if given.browser:
+            _open(server.address)
+        try:
+            server.serve()
+            say("no page is open any more")
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+    return 0
+
+
+def _announce(address: str, port: int) -> None:
+    print(f"look: {address}", flush=True)
+    say(
+        f"from another machine: ssh -L {port}:localhost:{port} THIS_MACHINE, then the same address",
+        aside=True,
+    )
+    say("Ctrl-C ends it", aside=True)
+
+
+def _open(address: str) -> None:
+    """Open the user's browser, if there is one; the address is printed anyway."""
+    import os
+    import webbrowser
+
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(address)
+
+
+_CALLS = {
+    "maps/": "all maps of a folder",
+    "maps/a.tif --images scenes/": "one map, with its image",
+}
+
+
+def _parser() -> ToolParser:
+    return tool_parser("view", __doc__, ViewOptions, calls=_CALLS, titles=[SERVER])
+
+
+if __name__ == "__main__":
+    sys.exit(run_tool(main))
