@@ -9,14 +9,11 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.extras.accuracy.covers import check_same_grid, file_for_map
+from segmenter.base.errors import SegmenterError
 from segmenter.extras.accuracy.estimators import estimates
 from segmenter.extras.accuracy.points import CLASSES, MAPS, POINTS
-from segmenter.extras.accuracy.sampling import IMAGE_ENDINGS
 from segmenter.extras.accuracy.tables import column_of, read_labelled
 from segmenter.extras.vector_files.answers import AnswerRow, AnswerTable
-from segmenter.raster import raster_info
 
 _EVERY = 10
 """Answers from one interval to the next: one after each answer would tell whether it is what the map says."""
@@ -31,19 +28,16 @@ class PointLabels:
             ten answers; None: a stratum has less than two labelled points.
     """
 
-    def __init__(self, path: Path, images: Path | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         """Check the file.
-
-        Args:
-            images: folder of images with the maps' names, or one image; None: the pictures beside the points.
 
         Raises:
             DatasetError: it is not as `accuracy sample` writes it.
         """
-        self.path, self._images = path, images
+        self.path = path
         self.table = AnswerTable(path, POINTS, ("id", "map", "row", "col"))
         self.interval: tuple[int, float, float] | None = None
-        self._counted, self._found = -_EVERY, dict[str, Path]()
+        self._counted = -_EVERY
         self.count()
 
     @cached_property
@@ -52,30 +46,10 @@ class PointLabels:
         return column_of(self.path, CLASSES, "class")
 
     @cached_property
-    def _maps(self) -> dict[str, Path]:
-        """Paths of the maps by their names."""
+    def maps(self) -> dict[str, Path]:
+        """Paths of the maps by their names in the points."""
         names, paths = (column_of(self.path, MAPS, column) for column in ("map", "path"))
         return {name: self.path.parent / path for name, path in zip(names, paths, strict=True)}
-
-    def image(self, row: AnswerRow) -> Path:
-        """Return the image of a point.
-
-        Raises:
-            DatasetError: none is known, or there is none of the map's name.
-        """
-        if self._images is None:
-            raise DatasetError(
-                self.path, expected="the folder of the maps' images", got="none", remedy="name it by --images"
-            )
-        name = str(row.values["map"])
-        if name not in self._found:
-            if (of := self._maps.get(name)) is None:
-                raise DatasetError(self.path, expected=f"the map {name} in its table {MAPS}", got="none")
-            image = file_for_map(self._images, of, IMAGE_ENDINGS)
-            if of.is_file():
-                check_same_grid(raster_info(of), raster_info(image))
-            self._found[name] = image
-        return self._found[name]
 
     def picture(self, row: AnswerRow) -> Path | None:
         """Return the picture of a point that `accuracy sample --chips` wrote; None if there is none."""

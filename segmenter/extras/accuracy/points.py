@@ -32,7 +32,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.files import shortest_ends, write_whole
 from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
-from segmenter.extras.vector_files.answers import REFERENCE, UNCLEAR
+from segmenter.extras.vector_files.database import REFERENCE, UNCLEAR
 from segmenter.extras.vector_files.library import pyogrio
 from segmenter.extras.vector_files.writing import FAULTS, file_aside
 from segmenter.extras.written_map import WrittenMap

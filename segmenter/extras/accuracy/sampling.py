@@ -177,7 +177,7 @@ def check_strata(pixels_H: NDArray[np.int64], total: int, floor: int | None) -> 
 _SIDE, _ZOOM = 129, 4
 """Pixels of a chip's side, odd so that the point is in the middle, and picture pixels of one."""
 _FRAME = (255, 0, 255)
-IMAGE_ENDINGS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
+_ENDINGS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 
 
 def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
@@ -189,7 +189,7 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
     """
     raster_N = sampled.pixels.raster
     infos = {number: sampled.infos[number] for number in np.unique(raster_N).tolist()}
-    files = {number: file_for_map(images, info.path, IMAGE_ENDINGS) for number, info in infos.items()}
+    files = {number: file_for_map(images, info.path, _ENDINGS) for number, info in infos.items()}
     with folder_aside(folder) as aside, Bar(total=len(raster_N), unit="chip", desc="chips") as bar:
         chips = aside / "chips"
         chips.mkdir()

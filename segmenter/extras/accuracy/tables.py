@@ -25,8 +25,7 @@ from segmenter.base.files import read_regular
 from segmenter.extras.accuracy.checks import check_counts, check_maps, check_once, check_points, check_weights
 from segmenter.extras.accuracy.estimators import PointSample, Unit
 from segmenter.extras.accuracy.points import CLASSES, MAPS, POINTS, STRATA
-from segmenter.extras.vector_files.answers import UNCLEAR
-from segmenter.extras.vector_files.database import undo_unfinished
+from segmenter.extras.vector_files.database import UNCLEAR, undo_unfinished
 from segmenter.extras.vector_files.features import check_kind, check_tables
 from segmenter.extras.vector_files.library import pyogrio
 from segmenter.pages.parts import percent

@@ -20,14 +20,10 @@ from typing import Any
 
 from segmenter.base.errors import DatasetError, OutputError, SegmenterError, shortened
 from segmenter.base.files import Closing
-from segmenter.extras.vector_files.database import database, undo_unfinished
+from segmenter.extras.vector_files.database import REFERENCE, database, undo_unfinished
 from segmenter.extras.vector_files.features import check_kind, check_tables
 from segmenter.mapping.folder.state import OutputLocks
 
-REFERENCE = "reference"
-"""Field of the answers: the class that is right."""
-UNCLEAR = "cannot tell"
-"""Answer where the class cannot be seen: it counts as none, and is not asked again."""
 _OF_GEOMETRY = ("ST_IsEmpty", "ST_MinX", "ST_MaxX", "ST_MinY", "ST_MaxY")
 """Functions of GDAL that triggers of the spatial index name; no change of an attribute calls them."""
 

@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+REFERENCE = "reference"
+"""Field of the answers: the class that is right."""
+UNCLEAR = "cannot tell"
+"""Answer where the class cannot be seen: it counts as none, and is not asked again."""
 _WAIT_SECONDS = 5.0
 """Time for which another program's transaction is waited for; QGIS's are short."""
 

@@ -63,7 +63,7 @@ def model(
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (held_out, page, teaching):
+    for module in (held_out, teaching):
         monkeypatch.setattr(module, "load_predictor", fake_load_predictor)
 
 
@@ -267,7 +267,7 @@ def test_files_hold_the_findings_and_nothing_is_half_written(
     assert main([*arguments, "--overwrite"]) == 0
     assert sorted(path.name for path in output.iterdir()) == ["review.csv", "review.gpkg", "review.html"]
     rows = list(csv.DictReader((output / "review.csv").read_text().splitlines()))
-    meta, _, wkb, values = pyogrio.raw.read(output / "review.gpkg")
+    meta, _, wkb, values = pyogrio.raw.read(output / "review.gpkg", layer="review")
     assert [int(row["rank"]) for row in rows] == [1, 2, 3] == list(values[0])
     assert [row["label"] for row in rows] == list(values[list(meta["fields"]).index("label")])
     import shapely

@@ -15,7 +15,8 @@ from tests.helpers.refusals import refused
 
 pytest.importorskip("pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'")
 
-from segmenter.extras.vector_files.answers import UNCLEAR, AnswerChangedError, AnswerTable
+from segmenter.extras.vector_files.answers import AnswerChangedError, AnswerTable
+from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.extras.vector_files.library import pyogrio
 from tests.helpers.geopackage import changed
 from tests.helpers.sampled_points import NAMES, sampled_points
