@@ -14,7 +14,7 @@ from segmenter.config.reading import default_recipe, flat_settings
 ROOT = Path(__file__).parents[1]
 LIMITS = {
     "datasets": (2624, 2558, 0),
-    "datasets.commands": (2688, 2818, 0),
+    "datasets.commands": (2760, 2880, 0),
     "datasets.start": (3104, 3438, 0),
     "datasets.synthetic": (981, 993, 0),
     "extras.__init__.py": (0, 1, 0),
@@ -30,7 +30,8 @@ LIMITS = {
     "extras.upload.py": (206, 217, 0),
     "extras.vector_files": (409, 405, 0),
     "extras.vectors": (855, 884, 0),
-    "extras.written_map.py": (93, 98, 0),
+    "extras.view": (1100, 1200, 900),
+    "extras.written_map.py": (108, 113, 0),
     "segmenter": (49, 37, 0),
     "segmenter.api": (662, 718, 0),
     "segmenter.base": (1267, 1444, 0),
@@ -41,10 +42,10 @@ LIMITS = {
     "segmenter.evaluation": (1111, 1202, 0),
     "segmenter.grid": (773, 829, 0),
     "segmenter.inference": (1362, 1460, 0),
-    "segmenter.mapping": (2762, 2897, 0),
+    "segmenter.mapping": (2770, 2900, 0),
     "segmenter.model": (1918, 1953, 0),
     "segmenter.pages": (254, 243, 327),
-    "segmenter.raster": (3483, 3808, 0),
+    "segmenter.raster": (3485, 3811, 0),
     "segmenter.runs": (2308, 2293, 0),
     "segmenter.sampling": (1599, 1579, 0),
     "segmenter.tiles": (2901, 3091, 0),
@@ -54,7 +55,7 @@ LIMITS = {
 
 A change may lower a number; to raise one is to edit it here, with a reason in the changelog.
 """
-QUESTIONS = {"tools": 22, "settings": 121}
+QUESTIONS = {"tools": 23, "settings": 121}
 """What a user has to read: tools of the command line, and settings of a recipe's defaults.
 
 A new one says in the changelog which user asked for it.
@@ -90,12 +91,14 @@ def sizes() -> dict[str, tuple[int, int, int]]:
     code, statements, pages = Counter[str](), Counter[str](), Counter[str]()
     for folder in ("segmenter", "datasets"):
         for file in (ROOT / folder).rglob("*"):
+            if {"built", "node_modules"} & {*file.parts}:  # made of others' code, by `make view`
+                continue
             if file.suffix == ".py":
                 text = file.read_text(encoding="utf-8")
                 tree = ast.parse(text)
                 code[room_of(file)] += code_lines(text, tree)
                 statements[room_of(file)] += sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
-            elif file.suffix in (".html", ".js", ".css"):
+            elif file.suffix in (".html", ".js", ".mjs", ".css"):
                 pages[room_of(file)] += len(file.read_text(encoding="utf-8").splitlines())
     return {room: (code[room], statements[room], pages[room]) for room in {*code, *pages}}
 

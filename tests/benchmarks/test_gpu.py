@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from datasets.commands.gpu import bench as bench_
 from datasets.commands.gpu import command, figures, page, questions, repeat, step
 from datasets.commands.gpu.bench import Bench
-from datasets.commands.gpu.figures import Answer, Figure
+from datasets.commands.gpu.figures import Figure, QuestionAnswer
 from datasets.commands.gpu.questions import QUESTIONS, Question
 from segmenter.base.errors import DeviceError, OutputError
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
@@ -112,7 +112,7 @@ def test_a_killed_command_goes_on_with_the_next_question(asked: None, tmp_path: 
     asked_now: list[str] = []
     real = questions.answer
 
-    def answer(question: Question, *more: Any) -> Answer:
+    def answer(question: Question, *more: Any) -> QuestionAnswer:
         asked_now.append(question.name)
         return real(question, *more)
 
@@ -154,8 +154,8 @@ def test_the_exit_code_is_that_of_the_laws(
     """1 before 3; only what was asked for counts; JSON stands alone on stdout."""
     said = {"repeat": [GOOD, SLOW], "step": [BROKEN], "train": [GOOD, GAP]}
 
-    def answer(question: Question, *_: Any) -> Answer:
-        return Answer(question.name, 1, figures=said[question.name])
+    def answer(question: Question, *_: Any) -> QuestionAnswer:
+        return QuestionAnswer(question.name, 1, figures=said[question.name])
 
     monkeypatch.setattr(questions, "answer", answer)
     call = ["--tiny", "--output", str(tmp_path), "--json", "--only"]
@@ -178,8 +178,8 @@ def test_the_exit_code_is_that_of_the_laws(
     ],
 )
 def test_only_a_law_breaks_a_law(found: list[Figure], verdict: str) -> None:
-    assert Answer("a", figures=found).verdict == verdict
-    assert Answer("a", fault="late", figures=found).verdict in (verdict, "not shown")
+    assert QuestionAnswer("a", figures=found).verdict == verdict
+    assert QuestionAnswer("a", fault="late", figures=found).verdict in (verdict, "not shown")
 
 
 def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorflow: ModuleType) -> None:

@@ -28,7 +28,7 @@ from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gp
 
 from . import figures, questions
 from .bench import Bench
-from .figures import Answer, Figure
+from .figures import Figure, QuestionAnswer
 from .page import PAGE, Pair, broken, missing, page, verdict
 
 EXIT_BROKEN, EXIT_NOT_SHOWN = 1, 3
@@ -108,7 +108,7 @@ class _Session:
     head: dict[str, Any]
     cards: int
     end: float
-    found: dict[str, Answer]
+    found: dict[str, QuestionAnswer]
 
     def pairs(self) -> list[Pair]:
         """Return questions of this machine and their answers."""
@@ -125,14 +125,14 @@ class _Session:
             question, *waiting = waiting
             left = self.end - time.monotonic()
             if left < _LEAST_SECONDS and not questions.beyond(question, bench):
-                self.found.setdefault(question.name, Answer(question.name, fault=_NOT_ASKED))
+                self.found.setdefault(question.name, QuestionAnswer(question.name, fault=_NOT_ASKED))
                 continue
             print(f"{question.name}: {question.asks}", flush=True)
-            current = self.found[question.name] = Answer(question.name, fault=_INTERRUPTED)
+            current = self.found[question.name] = QuestionAnswer(question.name, fault=_INTERRUPTED)
             self.keep()
             known = {f.name: f.value for each in self.found.values() for f in each.figures}
 
-            def told(figure: Figure, current: Answer = current) -> None:
+            def told(figure: Figure, current: QuestionAnswer = current) -> None:
                 current.figures.append(figure)
                 self.keep()
                 print(f"  {plain(_line(figure))}", flush=True)

@@ -50,7 +50,7 @@ class Figure:
 
 
 @dataclass
-class Answer:
+class QuestionAnswer:
     """Answer to a question.
 
     Attributes:
@@ -94,7 +94,7 @@ def read_line(line: str) -> Figure | None:
         return None
 
 
-def content_of(head: Mapping[str, Any], answers: Iterable[Answer]) -> dict[str, Any]:
+def content_of(head: Mapping[str, Any], answers: Iterable[QuestionAnswer]) -> dict[str, Any]:
     """Return what gpu.json holds."""
     return {**head, "answers": [{**asdict(each), "verdict": each.verdict} for each in answers]}
 
@@ -104,7 +104,7 @@ def keep(folder: Path, content: Mapping[str, Any]) -> None:
     write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def kept(folder: Path, head: Mapping[str, Any]) -> list[Answer]:
+def kept(folder: Path, head: Mapping[str, Any]) -> list[QuestionAnswer]:
     """Return the answers of an earlier call in a folder; none if there was none.
 
     Raises:
@@ -116,9 +116,11 @@ def kept(folder: Path, head: Mapping[str, Any]) -> list[Answer]:
     remedy = "take another folder, or remove it"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        names = {each.name for each in fields(Answer)} - {"figures"}
+        names = {each.name for each in fields(QuestionAnswer)} - {"figures"}
         answers = [
-            Answer(**{name: line[name] for name in names}, figures=[Figure(**f) for f in line["figures"]])
+            QuestionAnswer(
+                **{name: line[name] for name in names}, figures=[Figure(**f) for f in line["figures"]]
+            )
             for line in content["answers"]
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -9,11 +9,11 @@ from segmenter.base.invocation import invocation
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import Block, Head, PageSection, Paragraph, Table, TermList
 
-from .figures import Answer, Figure
+from .figures import Figure, QuestionAnswer
 from .questions import PARTS, Question
 
 PAGE = "gpu.html"
-Pair = tuple[Question, Answer]
+Pair = tuple[Question, QuestionAnswer]
 _HOLDS = {True: "yes", False: "no", None: ""}
 
 
@@ -80,7 +80,7 @@ def page(head: Mapping[str, Any], pairs: Sequence[Pair], cards: int) -> str:
     return html_page(Head(f"GPUs of {head['machine']}", lead, facts, invocation("gpu")), sections)
 
 
-def _table(answer: Answer) -> Table:
+def _table(answer: QuestionAnswer) -> Table:
     header = ["Figure", "Found", "Expected", "As expected", "Remark"]
     caption = f"{answer.question}: {answer.verdict}, {answer.seconds:.0f} s of {answer.limit:.0f}"
     return Table(caption, header, [_row(figure) for figure in answer.figures], words=True)

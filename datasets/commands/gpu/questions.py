@@ -20,7 +20,7 @@ from typing import IO, Any, Literal
 from segmenter.base.errors import SegmenterError
 
 from .bench import Bench, Place
-from .figures import Answer, Figure, line_of, read_line
+from .figures import Figure, QuestionAnswer, line_of, read_line
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("Same bits", "Speed", "Training", "Maps", "Several cards")
@@ -109,13 +109,13 @@ def limit_of(question: Question, later: list[Question], minutes: float, left: fl
     return min(left, max(question.seconds * minutes / 10, left * share))
 
 
-def answer(question: Question, bench: Bench, limit: float, told: Callable[[Figure], None]) -> Answer:
+def answer(question: Question, bench: Bench, limit: float, told: Callable[[Figure], None]) -> QuestionAnswer:
     """Answer a question in a separate process, killed at its limit with all that it started, or with this.
 
     Args:
         told: called with each figure as soon as it is known.
     """
-    found = Answer(question.name, limit)
+    found = QuestionAnswer(question.name, limit)
     if beyond(question, bench):
         found.fault = "it needs a GPU"
         return found
@@ -145,7 +145,7 @@ def answer(question: Question, bench: Bench, limit: float, told: Callable[[Figur
     return found
 
 
-def _read(output: IO[str] | None, found: Answer, told: Callable[[Figure], None]) -> None:
+def _read(output: IO[str] | None, found: QuestionAnswer, told: Callable[[Figure], None]) -> None:
     assert output is not None
     with output:
         for line in output:

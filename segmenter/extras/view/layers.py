@@ -50,7 +50,7 @@ class Layer:
         """Return a digest of the files' states, and of what is read of them."""
         return digest([type(self).__name__, bands, *(stamp.key for stamp in self.stamps)], 24)
 
-    def shown(self, bands: Bands) -> Bands:
+    def choice(self, bands: Bands) -> Bands:
         """Return the 1-based bands that are drawn if these are wished; none: the usual ones."""
         return bands
 
@@ -103,7 +103,7 @@ class ImageLayer(Layer):
     def stamps(self) -> list[Stamp]:
         return [self._of(self._usual).stamp]
 
-    def shown(self, bands: Bands) -> Bands:
+    def choice(self, bands: Bands) -> Bands:
         known = tuple(band for band in bands if 1 <= band <= len(self.bands))[:3]
         return known[:1] if len(known) == 2 else known or self._usual
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from segmenter.base.errors import SegmenterError
 from segmenter.extras.view.routes import MapPages
-from segmenter.extras.view.shown_map import Legend, ShownMap, image_layer, image_of, map_layer
+from segmenter.extras.view.shown_map import MapLegend, ShownMap, image_layer, image_of, map_layer
 from segmenter.extras.written_map import maps_in
 from segmenter.mapping.folder.journal import Journal
 
@@ -19,7 +19,7 @@ def opened_maps(given: Sequence[Path], *, images: Path | None = None) -> MapPage
         SegmenterError: there is no map, or one cannot be read.
     """
     maps = [ShownMap.of(str(number), path) for number, path in enumerate(maps_in(given))]
-    legend = Legend()
+    legend = MapLegend()
     ids = [legend.take(shown.classes) for shown in maps]
     palette = legend.colours
     journals = {shown.path.parent: Journal(shown.path.parent) for shown in maps}

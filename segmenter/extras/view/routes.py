@@ -10,14 +10,14 @@ from segmenter.extras.view.colouring import png
 from segmenter.extras.view.layers import Bands
 from segmenter.extras.view.pyramid import TILE, level_size
 from segmenter.extras.view.server import Answer, Asked, Routes
-from segmenter.extras.view.shown_map import Legend, ShownMap
+from segmenter.extras.view.shown_map import MapLegend, ShownMap
 from segmenter.grid.geometry import Window
 
 
 class MapPages:
     """Answers about a page's maps."""
 
-    def __init__(self, title: str, maps: Sequence[ShownMap], legend: Legend) -> None:
+    def __init__(self, title: str, maps: Sequence[ShownMap], legend: MapLegend) -> None:
         self._title, self._maps, self._legend = title, {each.id: each for each in maps}, legend
 
     @property

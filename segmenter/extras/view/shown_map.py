@@ -22,7 +22,7 @@ _SAME_PLACE = 0.01
 """Pixels by which a map's corner may lie beside one of its image's."""
 
 
-class Legend:
+class MapLegend:
     """Classes of all maps on a page, each name once, in colours that differ."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class ShownMap:
     def pyramid(self, layer: str, bands: Bands = ()) -> Pyramid:
         """Return the levels of a layer (KeyError: there is none of that name)."""
         own = self.layers[layer]
-        key = layer, own.shown(bands)
+        key = layer, own.choice(bands)
         return self._pyramids.setdefault(key, Pyramid(own, key[1]))
 
     @property
