@@ -46,12 +46,14 @@ class ViewOptions:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until it is left; return the exit code."""
     given = parsed_quietly(_parser(), ViewOptions, arguments)
-    from segmenter.extras.view.built import page_routes
-    from segmenter.extras.view.opening import opened_maps
     from segmenter.extras.view.server import PageServer
 
-    pages = opened_maps(given.given, images=given.images)
-    with PageServer({**page_routes(), **pages.routes}, host=given.host, port=given.port) as server:
+    from .view_kinds import routes_of
+
+    with (
+        routes_of(given.given, given.images) as routes,
+        PageServer(routes, host=given.host, port=given.port) as server,
+    ):
         _announce(server.address, server.port)
         if given.browser:
             _open(server.address)

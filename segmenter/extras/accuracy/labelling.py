@@ -1,6 +1,6 @@
 """Points of a sample, labelled one after the other without the map: nothing here reads what it says.
 
-`interval` alone does, and gives the interval of the overall accuracy, which tells nothing of a single point.
+`intervals` alone does, and gives intervals of the overall accuracy, which tells nothing of a single point.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class PointLabels:
 
     Attributes:
         table: the points, in the order in which they were drawn.
-        interval: points, and lower and upper end of the overall accuracy with 95 %, as they were at the last
-            ten answers; None: a stratum has less than two labelled points.
+        intervals: labelled points, and lower and upper end of the overall accuracy with 95 %, at first and
+            after each ten answers; none while a stratum has less than two labelled points.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class PointLabels:
         """
         self.path = path
         self.table = AnswerTable(path, POINTS, ("id", "map", "row", "col"))
-        self.interval: tuple[int, float, float] | None = None
+        self.intervals: list[tuple[int, float, float]] = []
         self._counted = -_EVERY
         self.count()
 
@@ -58,17 +58,16 @@ class PointLabels:
 
     def count(self) -> None:
         """Estimate anew after ten more answers than the last time."""
-        counts = self.table.counts()
-        answered = sum(counts.values()) - counts.get("", 0)
-        if answered // _EVERY <= self._counted // _EVERY:
-            return
-        self._counted = answered
-        try:
-            with self.table.alone:
+        with self.table.alone:
+            counts = self.table.counts()
+            answered = sum(counts.values()) - counts.get("", 0)
+            if answered // _EVERY <= self._counted // _EVERY:
+                return
+            self._counted = answered
+            try:
                 sample, _ = read_labelled(self.path, None, None)
-        except SegmenterError:  # which `accuracy estimate` tells, and names strata
-            self.interval = None
-            return
+            except SegmenterError:  # which `accuracy estimate` tells, and names strata
+                return
         overall = estimates(sample).overall
         low, high = max(0.0, overall.low), min(1.0, overall.high)
-        self.interval = int(sample.points_H.sum()), low, high
+        self.intervals.append((int(sample.points_H.sum()), low, high))

@@ -7,6 +7,7 @@ counts as accepted with that class.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,9 +99,27 @@ def is_findings(path: Path) -> bool:
         DatasetError: it is no GeoPackage.
     """
     check_kind(path)
-    with database(path) as file:
-        names = [str(name) for (name,) in file.execute("SELECT table_name FROM gpkg_contents")]
+    try:
+        with database(path) as file:
+            names = [str(name) for (name,) in file.execute("SELECT table_name FROM gpkg_contents")]
+    except sqlite3.Error as error:
+        raise DatasetError(path, f"cannot be read: {error}", remedy="is it whole?") from None
     return LAYER in names
+
+
+def run_of_findings(path: Path) -> str:
+    """Return the path of the run that findings are of, from the folder of their file.
+
+    Raises:
+        DatasetError: the file does not say it.
+    """
+    try:
+        with database(path) as file:
+            return str(file.execute("SELECT run FROM runs").fetchone()[0])
+    except (sqlite3.Error, TypeError):
+        raise DatasetError(
+            path, expected="the run in its table runs", got="none", remedy="review anew"
+        ) from None
 
 
 def check_classes(found: list[AnsweredFinding], ids: Mapping[str, Any]) -> None:

@@ -85,28 +85,50 @@ class AnswerTable(Closing):
                 got = shortened(", ".join(there), 100) or "none"
                 raise DatasetError(f"{path}: layer {layer}", expected=f"the field {name}", got=got)
 
-    def rows(self, where: str = "1", values: Sequence[Any] = ()) -> list[AnswerRow]:
-        """Return rows in their order, by a condition of SQL."""
+    def rows(self) -> list[AnswerRow]:
+        """Return all rows in their order."""
         with self._opened() as file:
-            return self._rows(file, where, values)
+            return self._rows(file)
 
-    def first(self, where: str, values: Sequence[Any] = (), *, backwards: bool = False) -> AnswerRow | None:
-        """Return the first row of a condition, or the last; None if there is none."""
+    def row(self, fid: int) -> AnswerRow | None:
+        """Return a row; None if it is not there."""
+        return self._first("rowid = ?", fid)
+
+    def neighbour(self, fid: int, *, backwards: bool = False) -> AnswerRow | None:
+        """Return the row after a row, or before it; None if there is none.
+
+        Row 0 is before the first one and after the last one.
+        """
+        return (
+            self._first(self._beyond("<"), fid, "DESC") if backwards else self._first(self._beyond(">"), fid)
+        )
+
+    def next_open(self, fid: int) -> AnswerRow | None:
+        """Return the first unanswered row after a row, else the first of all; None if none is left."""
+        empty = f"{self._text} = ''"
+        return self._first(f"{empty} AND {self._beyond('>')}", fid) or self._first(
+            f"{empty} AND ? IS NOT NULL", fid
+        )
+
+    @property
+    def _text(self) -> str:
+        return f"trim(coalesce({_quoted(self._columns[-1])}, ''))"
+
+    def _beyond(self, sign: str) -> str:
+        key, layer = _quoted(self._columns[0]), _quoted(self._layer)
+        none = -1 if sign == ">" else 1 << 62
+        return f"{key} {sign} coalesce((SELECT {key} FROM {layer} WHERE rowid = ?), {none})"
+
+    def _first(self, where: str, fid: int, how: str = "ASC") -> AnswerRow | None:
         with self._opened() as file:
-            found = self._rows(file, where, values, f"{'DESC' if backwards else 'ASC'} LIMIT 1")
+            found = self._rows(file, where, [fid], f"{how} LIMIT 1")
         return found[0] if found else None
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each answer; "" has those without."""
-        column = f"trim(coalesce({_quoted(self._columns[-1])}, ''))"
         with self._opened() as file:
-            asked = f"SELECT {column}, count(*) FROM {_quoted(self._layer)} GROUP BY 1"
+            asked = f"SELECT {self._text}, count(*) FROM {_quoted(self._layer)} GROUP BY 1"
             return {str(answer): int(count) for answer, count in file.execute(asked)}
-
-    @property
-    def unanswered(self) -> str:
-        """Condition of SQL for rows without an answer."""
-        return f"trim(coalesce({_quoted(self._columns[-1])}, '')) = ''"
 
     def write(self, fid: int, stamp: str, answer: str | None) -> AnswerRow:
         """Write one answer, None to take it back; return the row once it is on the disk.
@@ -141,14 +163,14 @@ class AnswerTable(Closing):
         return after[0]
 
     def _rows(
-        self, file: sqlite3.Connection, where: str, values: Sequence[Any], how: str = "ASC"
+        self, file: sqlite3.Connection, where: str = "1", values: Sequence[Any] = (), how: str = "ASC"
     ) -> list[AnswerRow]:
         columns = ", ".join(map(_quoted, self._columns))
         asked = f"SELECT rowid, {columns} FROM {_quoted(self._layer)} WHERE {where} ORDER BY 2 {how}"
         names = self._columns[:-1]
         return [
             AnswerRow(int(fid), dict(zip(names, cells, strict=True)), str(answer or "").strip())
-            for fid, *cells, answer in file.execute(asked, list(values))
+            for fid, *cells, answer in file.execute(asked, values)
         ]
 
     @contextlib.contextmanager
