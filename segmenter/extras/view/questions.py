@@ -132,7 +132,7 @@ class FindingQuestions:
         one = finding_of(self._path, row)
         return {
             "number": row.values["rank"],
-            "title": f"{one.label}, likely {one.likely}",
+            "title": f"Labelled {one.label}, likely {one.likely}",
             "detail": f"{one.scene}, row {one.window.row:,}, column {one.window.col:,}: "
             f"{row.values['wrong_pixels']:,.0f} pixels are expected to be wrong",
             "label": one.label,

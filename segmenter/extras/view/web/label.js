@@ -1,10 +1,10 @@
 // One question after the other: a place, large and with its surroundings, and an answer by a key.
 const KEYS = [..."123456789abcdefghijklmnopqrstuvwxyz"];
-const CLOSE = 2, AROUND = 2; // places in the list of sides, and steps from the picture to its surroundings
+const CLOSE = 129, AROUND = 2; // pixels of a picture's side, and steps in the list of sides to its surroundings
 
 const page = sessionStorage.page ??= crypto.getRandomValues(new Uint32Array(2)).join("-");
 const element = (id) => document.getElementById(id);
-let state, row = null, zoom = CLOSE, saving = false;
+let state, row = null, zoom = 0, saving = false; // zoom: steps from the usual side
 
 function made(tag, text = "", attributes = {}) {
   const one = document.createElement(tag);
@@ -62,7 +62,10 @@ function picture(of, layer, side, name, kind) {
 }
 
 function pictures(of) {
-  const sides = state.sides, at = (step) => sides[Math.max(0, Math.min(sides.length - 1, zoom + step))];
+  const { sides } = state, usual = sides.findIndex((side) => side >= Math.max(CLOSE, 1.6 * (of.side ?? 0)));
+  const last = sides.length - 1, first = usual < 0 ? last : usual;
+  zoom = Math.max(-first, Math.min(last - first, zoom));
+  const at = (step) => sides[Math.min(last, first + zoom + step)];
   if (of.layers.includes("picture")) return [picture(of, "picture", at(0), "picture", "large")];
   if (state.kind === "findings") {
     return of.layers.map((layer, i) => picture(of, layer, at(0), layer, i ? "small" : "large"));
@@ -81,14 +84,15 @@ function show(next) {
     const text = made("span", "Next: ");
     text.append(made("code", state.done));
     element("detail").replaceChildren(text);
+    zoom = 0;
   } else {
     element("places").replaceChildren(...pictures(row));
     element("question").textContent = row.title || `Which class is at the cross? Point ${row.number}`;
     element("detail").textContent = row.fault ? `${row.detail}. ${row.fault}` : row.detail;
   }
+  element("answers").hidden = row === null;
   for (const button of element("answers").children) {
     button.setAttribute("aria-pressed", String(row !== null && row.answer !== "" && button.dataset.answer === row.answer));
-    button.disabled = row === null;
     const note = button.querySelector("small");
     if (note) note.textContent = row === null ? "" : note.dataset[button.dataset.answer === row.likely ? "likely"
       : button.dataset.answer === row.label ? "label" : "other"];
@@ -191,7 +195,7 @@ async function go(word) {
 }
 
 function zoomed(step) {
-  zoom = Math.max(0, Math.min(state.sides.length - 1, zoom + step));
+  zoom += step;
   if (row !== null) element("places").replaceChildren(...pictures(row));
 }
 
@@ -213,7 +217,14 @@ document.addEventListener("keydown", (event) => {
   done();
 });
 addEventListener("pagehide", () => navigator.sendBeacon("leave", JSON.stringify({ page })));
-setInterval(() => document.visibilityState === "visible" && fetch("alive").catch(() => {}), 30000);
+setInterval(async () => {
+  if (document.visibilityState !== "visible" || !state) return;
+  try {
+    progress((await ask(`state?page=${page}`)).progress);
+  } catch (error) {
+    say(error.message, true);
+  }
+}, 30000);
 
 try {
   state = await ask(`state?page=${page}`);
