@@ -27,12 +27,23 @@ class ViewOptions:
 
     given: tuple[Path, ...] = option(
         ...,
-        "class maps as predict.py writes them: GeoTIFFs, or folders of them",
+        "class maps as predict.py writes them, GeoTIFFs or folders of them; or a GeoPackage of points or "
+        "findings to answer; or run directories",
         "MAPS",
         positional=True,
         several=True,
     )
     images: Path | None = option(None, "folder of their images (default: where predict.py found them)", "DIR")
+    labels: str | None = option(
+        None,
+        "their label files, such as 'truth/{stem}.png', with the stem of the image's name",
+        "PATTERN",
+        path=True,
+    )
+    beside: Path | None = option(None, "folder of other maps of the same images, to compare with", "DIR")
+    places: tuple[Path, ...] = option(
+        (), "places to walk through: review.csv, or points of `accuracy sample`", "FILE", several=True
+    )
     port: int = option(0, "port to listen at (default: any free one)", "N", group=SERVER, least=0, most=65535)
     host: str = option(
         "127.0.0.1",
@@ -46,14 +57,13 @@ class ViewOptions:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until it is left; return the exit code."""
     given = parsed_quietly(_parser(), ViewOptions, arguments)
+    from segmenter.extras.view.opening import Wanted
     from segmenter.extras.view.server import PageServer
 
     from .view_kinds import routes_of
 
-    with (
-        routes_of(given.given, given.images) as routes,
-        PageServer(routes, host=given.host, port=given.port) as server,
-    ):
+    wanted = Wanted(given.given, given.images, given.labels, given.beside, given.places)
+    with routes_of(wanted) as routes, PageServer(routes, host=given.host, port=given.port) as server:
         _announce(server.address, server.port)
         if given.browser:
             _open(server.address)
@@ -86,6 +96,9 @@ def _open(address: str) -> None:
 _CALLS = {
     "maps/": "all maps of a folder",
     "maps/a.tif --images scenes/": "one map, with its image",
+    "points.gpkg": "label the points of `accuracy sample`",
+    "review/review.gpkg": "answer the findings of `review`",
+    "runs/mine": "a training as it goes on",
 }
 
 

@@ -14,6 +14,7 @@ from segmenter.base.invocation import installation
 
 if TYPE_CHECKING:
     from segmenter.extras.view.labelling import Questions
+    from segmenter.extras.view.opening import Wanted
     from segmenter.extras.view.questions import Scenes
     from segmenter.extras.view.server import Routes
     from segmenter.runs.run import Run
@@ -22,39 +23,40 @@ GEOPACKAGE = ".gpkg"
 
 
 @contextmanager
-def routes_of(given: Sequence[Path], images: Path | None) -> Iterator[Routes]:
+def routes_of(wanted: Wanted) -> Iterator[Routes]:
     """Yield the routes of the page of what is given.
 
     Raises:
         SegmenterError: it cannot be shown.
     """
-    if any(path.suffix.lower() == GEOPACKAGE for path in given):
-        with closing(_questions(given, images)) as questions:
+    if any(path.suffix.lower() == GEOPACKAGE for path in wanted.maps):
+        with closing(_questions(wanted)) as questions:
             from segmenter.extras.view.labelling import LabelPages
 
             yield LabelPages(questions).routes
         return
     from segmenter.extras.view.built import page_routes
-    from segmenter.extras.view.opening import opened_maps
+    from segmenter.extras.view.opening import map_pages
 
-    yield {**page_routes(), **opened_maps(given, images=images).routes}
+    files = page_routes()
+    with closing(map_pages(wanted)) as pages:
+        yield {**files, **pages.routes}
 
 
-def _questions(given: Sequence[Path], images: Path | None) -> Questions:
+def _questions(wanted: Wanted) -> Questions:
     """Return points or findings."""
-    if len(given) != 1:
-        raise SegmenterError(
-            "view", expected="one GeoPackage of points or findings", got=f"{len(given)} paths"
-        )
+    path, *others = wanted.maps
+    if others:
+        raise SegmenterError("view", expected="one GeoPackage", got=f"{len(wanted.maps)} files")
+    if wanted.labels or wanted.beside or wanted.places:
+        raise SegmenterError("--labels, --beside and --places", "are for maps", remedy="leave them out")
     try:
         from segmenter.extras.review.answers import is_findings
         from segmenter.extras.view.questions import PointQuestions
     except ModuleNotFoundError as error:
-        raise SegmenterError(
-            f"GeoPackages need the package {error.name}: {installation('vectors')}"
-        ) from None
-    path = given[0]
-    return _findings(path) if is_findings(path) else PointQuestions(path, images)
+        extra = installation("vectors")
+        raise SegmenterError(f"GeoPackages need the package {error.name}: {extra}") from None
+    return _findings(path) if is_findings(path) else PointQuestions(path, wanted.images)
 
 
 def _findings(path: Path) -> Questions:

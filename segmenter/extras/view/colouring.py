@@ -60,17 +60,15 @@ def classes(pixels: Pixels, palette: Sequence[Colour]) -> Coloured:
 
 
 def ramp(pixels: Pixels) -> Coloured:
-    """Return shares 0 … 1 in colours from violet to yellow."""
-    share_HW = np.clip(np.nan_to_num(pixels[0][..., 0].astype(np.float64)), 0, 1)
-    places = np.linspace(0, 1, len(_RAMP))
-    bands = [np.interp(share_HW, places, column).round() for column in _RAMP.T]
-    return _opaque(np.stack(bands, axis=2).astype(np.uint8), pixels[1])
+    """Return shares in 1/255 in colours from violet to yellow."""
+    places = np.linspace(0, 255, len(_RAMP))
+    table = np.stack([np.interp(np.arange(256), places, column).round() for column in _RAMP.T], axis=1)
+    return _opaque(table.astype(np.uint8)[pixels[0][..., 0]], pixels[1])
 
 
 def marks(pixels: Pixels) -> Coloured:
-    """Return marked pixels in one colour; a share of pixels paler, and never invisible."""
-    share_HW = np.where(pixels[1], np.clip(np.nan_to_num(pixels[0][..., 0].astype(np.float64)), 0, 1), 0)
-    alpha_HW1 = np.ceil(255 * np.sqrt(share_HW))[..., None].astype(np.uint8)
+    """Return marked pixels (255) in one colour; a share of pixels paler, and never invisible."""
+    alpha_HW1 = np.ceil(np.sqrt(255.0 * pixels[0])).astype(np.uint8) * pixels[1][..., None]
     return np.concatenate(
         [np.where(alpha_HW1 > 0, np.array(_MARK, np.uint8), np.uint8(0)), alpha_HW1], axis=2
     )

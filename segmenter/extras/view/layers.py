@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from segmenter.base.errors import RasterError
 from segmenter.base.sealed import digest
 from segmenter.extras.view import colouring
 from segmenter.extras.view.colouring import Coloured, Pixels, Stretch
@@ -15,11 +18,11 @@ from segmenter.extras.view.open_files import OpenFiles
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, Colour
-from segmenter.raster import Raster, open_raster
-from segmenter.raster.stamps import Stamp
+from segmenter.raster import LabelRaster, Raster, open_raster
 
 LayerKind = Literal["image", "classes", "marks", "amount"]
 Bands = tuple[int, ...]
+Sample = Callable[[], Pixels]
 _BYTES = "uint8"
 
 
@@ -42,13 +45,13 @@ class Layer:
         self.id, self.title, self.size, self.block = id, title, size, block
 
     @property
-    def stamps(self) -> list[Stamp]:
-        """States of the files that it comes from."""
+    def identity(self) -> list[object]:
+        """States of the files that it comes from, and what is read of them, as JSON."""
         raise NotImplementedError
 
     def key(self, bands: Bands) -> str:
-        """Return a digest of the files' states, and of what is read of them."""
-        return digest([type(self).__name__, bands, *(stamp.key for stamp in self.stamps)], 24)
+        """Return a digest of all that its values depend on."""
+        return digest([type(self).__name__, bands, self.identity], 24)
 
     def choice(self, bands: Bands) -> Bands:
         """Return the 1-based bands that are drawn if these are wished; none: the usual ones."""
@@ -66,8 +69,8 @@ class Layer:
         """Return True if nothing is stored for a window."""
         return False
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Pixels) -> Coloured:
-        """Return the colours of values; `sample`: some of the whole scene, which a stretch comes from."""
+    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+        """Return the colours of values; `sample` gives some of the whole scene, for a stretch."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -100,8 +103,8 @@ class ImageLayer(Layer):
         return self._files[bands]
 
     @property
-    def stamps(self) -> list[Stamp]:
-        return [self._of(self._usual).stamp]
+    def identity(self) -> list[object]:
+        return [self._of(self._usual).stamp.key, astuple(self._place)]
 
     def choice(self, bands: Bands) -> Bands:
         known = tuple(band for band in bands if 1 <= band <= len(self.bands))[:3]
@@ -115,46 +118,176 @@ class ImageLayer(Layer):
         with self._of(self._usual).handle() as raster:
             return raster.empty(window.shifted(self._place.row, self._place.col))
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Pixels) -> Coloured:
-        return colouring.picture(pixels, None if self.dtype == _BYTES else Stretch.of(*sample))
+    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+        return colouring.picture(pixels, None if self.dtype == _BYTES else Stretch.of(*sample()))
 
     def close(self) -> None:
         for each in self._files.values():
             each.close()
 
 
-class MapLayer(Layer):
+class ClassLayer(Layer):
+    """Class ids as the page numbers them.
+
+    Args:
+        palette: colour of each.
+    """
+
+    def __init__(self, id: str, title: str, size: Size, block: Size, palette: Sequence[Colour]) -> None:
+        super().__init__(id, title, size, block)
+        self._palette = palette
+
+    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+        return colouring.classes(pixels, self._palette)
+
+
+class MapLayer(ClassLayer):
     """Class ids of a written map.
 
     Args:
         ids: id on the page of each id in the map.
+        place: pixels that are shown of it; None: all.
     """
 
     def __init__(
-        self, id: str, title: str, path: Path, ids: Sequence[int], palette: Sequence[Colour]
+        self,
+        id: str,
+        title: str,
+        path: Path,
+        ids: Sequence[int],
+        palette: Sequence[Colour],
+        place: Window | None = None,
     ) -> None:
         self._files = OpenFiles(path, lambda: WrittenMap(path, with_confidence=False))
         self._ids = np.full(256, IGNORE, np.uint8)
         self._ids[: len(ids)] = ids
-        self._palette = palette
         with self._files.handle() as opened:
-            super().__init__(id, title, opened.info.size, opened.block)
+            self._place = place or Window.of(opened.info.size)
+            super().__init__(id, title, self._place.size, opened.block, palette)
 
     @property
-    def stamps(self) -> list[Stamp]:
-        return [self._files.stamp]
+    def identity(self) -> list[object]:
+        return [self._files.stamp.key, astuple(self._place), self._ids.tolist()]
 
     def read(self, window: Window, bands: Bands) -> Pixels:
         with self._files.handle() as opened:
-            ids_HW = self._ids[opened.read(window)[0]]
+            ids_HW = self._ids[opened.read(window.shifted(self._place.row, self._place.col))[0]]
         return ids_HW[..., None], ids_HW != IGNORE
 
     def empty(self, window: Window) -> bool:
         with self._files.handle() as opened:
-            return opened.empty(window)
+            return opened.empty(window.shifted(self._place.row, self._place.col))
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Pixels) -> Coloured:
-        return colouring.classes(pixels, self._palette)
+    def close(self) -> None:
+        self._files.close()
+
+
+class LabelLayer(ClassLayer):
+    """Classes of a label raster; values that are none of the map's classes are no data.
+
+    Args:
+        values: id of each value: a code, or a colour as 0xRRGGBB.
+        place: the map's pixels in the label.
+    """
+
+    def __init__(
+        self, path: Path, values: Mapping[int, int], palette: Sequence[Colour], place: Window
+    ) -> None:
+        self._files = OpenFiles(path, lambda: LabelRaster(path))
+        self._place, self._keys = place, np.array(sorted(values), np.int64)
+        self._ids = np.array([values[key] for key in sorted(values)], np.uint8)
+        with self._files.handle() as label:
+            block = Size(min(label.info.size.height, 256), label.info.size.width)
+        super().__init__("label", "label", place.size, block, palette)
+
+    @property
+    def identity(self) -> list[object]:
+        return [self._files.stamp.key, astuple(self._place), self._keys.tolist(), self._ids.tolist()]
+
+    def read(self, window: Window, bands: Bands) -> Pixels:
+        ids_HW = np.full((window.height, window.width), IGNORE, np.uint8)
+        with self._files.handle() as label:
+            wanted = window.shifted(self._place.row, self._place.col)
+            inside = wanted.intersection(Window.of(label.info.size))
+            if inside.size.pixels:
+                raw, void = label.stored(inside)
+                found = self._found(raw)
+                ids_HW[inside.relative_to(wanted).slices()] = (
+                    found if void is None else np.where(void, IGNORE, found)
+                )
+        return ids_HW[..., None], ids_HW != IGNORE
+
+    def _found(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return ids of codes or colours."""
+        key = raw.astype(np.int64)
+        key = key[..., 0] << 16 | key[..., 1] << 8 | key[..., 2] if key.ndim == 3 else key
+        at = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        found: NDArray[np.uint8] = np.where(self._keys[at] == key, self._ids[at], np.uint8(IGNORE))
+        return found
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class DifferenceLayer(Layer):
+    """Pixels where two layers of classes differ, of those with both."""
+
+    kind: LayerKind = "marks"
+    by_mean = True
+
+    def __init__(self, id: str, title: str, one: ClassLayer, other: ClassLayer) -> None:
+        super().__init__(id, title, one.size, one.block)
+        self.one, self.other = one, other
+
+    @property
+    def identity(self) -> list[object]:
+        return [self.one.identity, self.other.identity]
+
+    def read(self, window: Window, bands: Bands) -> Pixels:
+        (one, has_one), (other, has_other) = (each.read(window, ()) for each in (self.one, self.other))
+        return np.where(one != other, np.uint8(255), np.uint8(0)), has_one & has_other
+
+    def empty(self, window: Window) -> bool:
+        return self.one.empty(window) or self.other.empty(window)
+
+    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+        return colouring.marks(pixels)
+
+
+class ShareLayer(Layer):
+    """Confidence, or the probability of a class, in 1/255."""
+
+    kind: LayerKind = "amount"
+    by_mean = True
+
+    def __init__(self, id: str, title: str, path: Path, size: Size, bands: Sequence[str] = ()) -> None:
+        self._files = OpenFiles(path, lambda: open_raster(path, tuple(range(1, max(1, len(bands)) + 1))))
+        with self._files.handle() as raster:
+            if raster.info.size != size:
+                raise RasterError(path, expected=f"{size} pixels as its map has", got=raster.info.size)
+            super().__init__(id, title, size, raster.block)
+        self.bands = tuple(bands)
+
+    @property
+    def identity(self) -> list[object]:
+        return [self._files.stamp.key]
+
+    def choice(self, bands: Bands) -> Bands:
+        return tuple(band for band in bands if 1 <= band <= len(self.bands))[:1] or (1,)
+
+    def read(self, window: Window, bands: Bands) -> Pixels:
+        """Return a band's values, or with none those of all bands."""
+        with self._files.handle() as raster:
+            values, valid = raster.read(window)
+        picked = values[..., [band - 1 for band in bands]] if bands else values
+        return np.rint(255 * np.clip(np.nan_to_num(picked), 0, 1)).astype(np.uint8), valid
+
+    def empty(self, window: Window) -> bool:
+        with self._files.handle() as raster:
+            return raster.empty(window)
+
+    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+        return colouring.ramp(pixels)
 
     def close(self) -> None:
         self._files.close()

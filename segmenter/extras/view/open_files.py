@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from segmenter.base.errors import ChangedInputError
 from segmenter.base.files import Closing
 from segmenter.raster.stamps import stamp_of
 
 File = TypeVar("File", bound=Closing)
-_KEPT_OPEN = 2
+_MOST_IDLE = 64
+"""Handles that nobody uses and that stay open, of all files: a folder may have thousands of maps."""
+_idle: deque[tuple[Any, Any]] = deque()
+_lock = threading.Lock()
 
 
 class OpenFiles(Generic[File]):
@@ -25,8 +29,6 @@ class OpenFiles(Generic[File]):
 
     def __init__(self, path: Path, opening: Callable[[], File]) -> None:
         self.path, self.stamp, self._opening = path, stamp_of(path), opening
-        self._idle: list[File] = []
-        self._lock = threading.Lock()
 
     @contextmanager
     def handle(self) -> Iterator[File]:
@@ -39,20 +41,25 @@ class OpenFiles(Generic[File]):
         if stamp_of(self.path) != self.stamp:
             what = "has changed" if self.path.exists() else "has been removed"
             raise ChangedInputError(self.path, f"{what} meanwhile", remedy="start `segmenter view` again")
-        with self._lock:
-            own = self._idle.pop() if self._idle else None
-        own = own or self._opening()
+        own = next(self._taken(1), None) or self._opening()
         try:
             yield own
         finally:
-            with self._lock:
-                if stays := len(self._idle) < _KEPT_OPEN:
-                    self._idle.append(own)
-            if not stays:
-                own.close()
+            with _lock:
+                _idle.append((self, own))
+                spare = _idle.popleft()[1] if len(_idle) > _MOST_IDLE else None
+            if spare is not None:
+                spare.close()
+
+    def _taken(self, most: int) -> Iterator[File]:
+        """Take handles that nobody uses, the one used last first."""
+        with _lock:
+            own = [each for each in reversed(_idle) if each[0] is self][:most]
+            for each in own:
+                _idle.remove(each)
+        yield from (handle for _, handle in own)
 
     def close(self) -> None:
         """Close the handles that nobody uses."""
-        with self._lock:
-            while self._idle:
-                self._idle.pop().close()
+        for handle in self._taken(_MOST_IDLE):
+            handle.close()

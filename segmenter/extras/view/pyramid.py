@@ -1,23 +1,32 @@
-"""Levels of a layer: level 0 is its pixels, a pixel of level k stands for 2^k × 2^k of them."""
+"""Levels of a layer: level 0 is its pixels, a pixel of level k stands for 2^k × 2^k of them.
+
+A pixel of a coarser level is the most frequent class, or the mean, of those that it stands for. It is read
+from an overview (`overviews`) that has the level, or where few pixels are behind a window from these. Else,
+until the overview is made, single pixels of some blocks stand for all.
+"""
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.extras.view.colouring import Coloured, Pixels
 from segmenter.extras.view.layers import Bands, Layer
+from segmenter.extras.view.open_files import OpenFiles
 from segmenter.grid.geometry import Size, Window
+from segmenter.raster import Raster
 
 TILE = 256
 """Side of a tile in pixels."""
-_MOST_EXACT = 1 << 20
-"""Pixels up to which a tile's own are all read."""
-_MOST_BLOCKS = 64
+MOST_EXACT = 1 << 22
+"""Pixels up to which all of a window are read: two levels above a tile's own, and a whole small raster."""
+_MOST_BLOCKS = 36
 """Blocks of a file that are read for one tile where no overview is there yet."""
 
 
@@ -27,42 +36,75 @@ def levels(size: Size) -> int:
 
 
 def level_size(size: Size, level: int) -> Size:
-    """Return a raster's size at a level; the last pixel of a line may stand for fewer."""
-    return Size(
-        -(-size.height >> level) if level else size.height, -(-size.width >> level) if level else size.width
-    )
+    """Return a raster's size at a level; its last row and column may stand for fewer pixels."""
+    return Size(-(-size.height // (1 << level)), -(-size.width // (1 << level)))
+
+
+def behind(window: Window, factor: int, size: Size) -> Window:
+    """Return the pixels of a raster that a window of a level stands for."""
+    own = Window(window.row * factor, window.col * factor, window.height * factor, window.width * factor)
+    return own.intersection(Window.of(size))
 
 
 def reduced(pixels: Pixels, factor: int, *, by_mean: bool) -> Pixels:
-    """Return the mean, or the most frequent value, of squares of `factor` pixels; edges may have fewer.
+    """Return the mean, or the most frequent value, of squares of `factor` pixels; those at edges have fewer.
 
-    Among values that are equally frequent the lowest is taken. A mean is over pixels with data.
+    Of values that are equally frequent the lowest is taken. Both are of pixels with data, if half have some.
     """
     values_HWC, valid_HW = pixels
     height, width = (-(-side // factor) for side in valid_HW.shape)
     wide = ((0, height * factor - valid_HW.shape[0]), (0, width * factor - valid_HW.shape[1]))
-    valid = np.pad(valid_HW, wide).reshape(height, factor, width, factor)
-    values = np.pad(values_HWC, (*wide, (0, 0))).reshape(height, factor, width, factor, -1)
-    count_HW = valid.sum(axis=(1, 3))
+
+    def shares(band_HW: NDArray[Any]) -> NDArray[np.float64]:
+        padded = np.pad(band_HW, wide).astype(np.float32)
+        return cv2.resize(padded, (width, height), interpolation=cv2.INTER_AREA).astype(np.float64)
+
+    area_HW = shares(np.ones(valid_HW.shape, np.uint8))
+    known_HW = shares(valid_HW)
+    has_data = (2 * known_HW >= area_HW) & (known_HW > 0)
     if by_mean:
-        total = np.where(valid[..., None], values, 0).sum(axis=(1, 3), dtype=np.float64)
-        mean = total / np.maximum(count_HW, 1)[..., None]
+        least = np.maximum(known_HW, 1e-9)
+        means = [
+            shares(np.where(valid_HW, values_HWC[..., band], 0)) / least
+            for band in range(values_HWC.shape[2])
+        ]
+        mean_HWC = np.stack(means, axis=2)
         whole = values_HWC.dtype.kind in "iu"
-        return (np.rint(mean) if whole else mean).astype(values_HWC.dtype), count_HW > 0
-    ids = values[..., 0]
-    best_HW, most_HW = np.zeros((height, width), ids.dtype), np.zeros((height, width), np.int64)
-    for value in np.unique(ids[valid]):
-        count = ((ids == value) & valid).sum(axis=(1, 3))
-        best_HW = np.where(count > most_HW, value, best_HW)
-        most_HW = np.maximum(count, most_HW)
-    return best_HW[..., None], 2 * count_HW >= np.minimum(factor**2, 1)
+        return (np.rint(mean_HWC) if whole else mean_HWC).astype(values_HWC.dtype), has_data
+    ids_HW = np.where(valid_HW, values_HWC[..., 0], np.uint8(255))
+    best_HW, most_HW = np.zeros((height, width), np.uint8), np.zeros((height, width))
+    for value in np.flatnonzero(np.bincount(ids_HW.ravel(), minlength=256)[:255]):
+        share_HW = shares(ids_HW == value)
+        better = share_HW > most_HW + 1e-6
+        best_HW, most_HW = np.where(better, np.uint8(value), best_HW), np.where(better, share_HW, most_HW)
+    return best_HW[..., None], has_data
 
 
 class Pyramid:
-    """Levels of a layer's bands."""
+    """Levels of a layer's bands.
+
+    Attributes:
+        done: share of its overview that is made; None: it needs none, or none was asked for.
+        overviews: files of levels.
+        version: counts up when tiles are to be drawn anew.
+    """
 
     def __init__(self, layer: Layer, bands: Bands) -> None:
         self.layer, self.bands = layer, bands
+        self.done: float | None = None
+        self.overviews: dict[int, OpenFiles[Raster]] = {}
+        self.version = 0
+        self._sampling = threading.Lock()
+
+    @property
+    def top(self) -> int:
+        """The coarsest level."""
+        return levels(self.layer.size)
+
+    @property
+    def is_large(self) -> bool:
+        """True if an overview is needed to see all of it."""
+        return self.layer.size.pixels > MOST_EXACT
 
     def read(self, level: int, window: Window) -> Pixels:
         """Return the values of a window of a level, which lies inside it.
@@ -70,38 +112,47 @@ class Pyramid:
         Raises:
             SegmenterError: a file is gone, has changed or is damaged.
         """
+        if (overview := self.overviews.get(level)) is not None:
+            with overview.handle() as raster:
+                values, _ = raster.read(window)
+            return values[..., :-1], values[..., -1] > 0
         factor = 1 << level
-        own = Window(
-            window.row * factor, window.col * factor, window.height * factor, window.width * factor
-        ).intersection(Window.of(self.layer.size))
-        if own.size.pixels <= _MOST_EXACT or level == 0:
-            pixels = self.layer.read(own, self.bands)
-            return pixels if level == 0 else reduced(pixels, factor, by_mean=self.layer.by_mean)
+        own = behind(window, factor, self.layer.size)
+        if level == 0:
+            return self.layer.read(own, self.bands)
+        if own.size.pixels <= MOST_EXACT:
+            return reduced(self.layer.read(own, self.bands), factor, by_mean=self.layer.by_mean)
         return self._thinned(own, factor)
 
     @cached_property
+    def _sample(self) -> Pixels:
+        return self.read(self.top, Window.of(level_size(self.layer.size, self.top)))
+
     def sample(self) -> Pixels:
-        """Pixels of the whole scene, for a stretch."""
-        top = levels(self.layer.size)
-        return self.read(top, Window.of(level_size(self.layer.size, top)))
+        """Return some values of the whole scene, always the same ones."""
+        with self._sampling:
+            return self._sample
 
     def coloured(self, level: int, window: Window) -> Coloured:
         """Return the colours of a window of a level; see `read`."""
         return self.layer.coloured(self.read(level, window), self.bands, self.sample)
 
     def _thinned(self, own: Window, factor: int) -> Pixels:
-        """Return single pixels of at most so many blocks, where the whole would take too long."""
+        """Return single pixels of at most so many blocks, where all would take too long."""
         block = self.layer.block
         rows, cols = (
             np.minimum(np.arange(start, stop, factor) + factor // 2, stop - 1)
             for start, stop in ((own.row, own.row_stop), (own.col, own.col_stop))
         )
         rows, cols = _near(rows, cols, block)
-        values, valid = None, np.zeros((len(rows), len(cols)), np.bool_)
+        values: NDArray[Any] | None = None
+        valid = np.zeros((len(rows), len(cols)), np.bool_)
         for down in _runs(rows // block.height):
             for across in _runs(cols // block.width):
                 row, col = rows[down], cols[across]
-                part = Window(row[0], col[0], row[-1] + 1 - row[0], col[-1] + 1 - col[0])
+                part = Window(int(row[0]), int(col[0]), int(row[-1] + 1 - row[0]), int(col[-1] + 1 - col[0]))
+                if values is not None and self.layer.empty(part):
+                    continue
                 read, known = self.layer.read(part, self.bands)
                 if values is None:
                     values = np.zeros((*valid.shape, read.shape[2]), read.dtype)
@@ -114,17 +165,18 @@ class Pyramid:
 def _near(rows: NDArray[Any], cols: NDArray[Any], block: Size) -> tuple[NDArray[Any], NDArray[Any]]:
     """Move rows and columns into the nearest of as many blocks as may be read."""
     lines = [np.unique(rows // block.height), np.unique(cols // block.width)]
-    across = min(len(lines[1]), max(1, int((_MOST_BLOCKS * len(lines[1]) / len(lines[0])) ** 0.5)))
-    down = max(1, _MOST_BLOCKS // across)
+    most = max(1, min(_MOST_BLOCKS, MOST_EXACT // (block.height * block.width)))
+    across = min(len(lines[1]), max(1, round((most * len(lines[1]) / len(lines[0])) ** 0.5)))
+    down = max(1, most // across)
     return _moved(rows, lines[0], down, block.height), _moved(cols, lines[1], across, block.width)
 
 
 def _moved(places: NDArray[Any], blocks: NDArray[Any], most: int, side: int) -> NDArray[Any]:
+    """Move places along one axis into at most so many blocks."""
     if len(blocks) <= most:
         return places
     chosen = blocks[(2 * np.arange(most) + 1) * len(blocks) // (2 * most)] * side
-    nearest = np.searchsorted((chosen[1:] + chosen[:-1] + side) / 2, places)
-    low = chosen[nearest]
+    low = chosen[np.searchsorted((chosen[1:] + chosen[:-1] + side) / 2, places)]
     return np.clip(places, low, low + side - 1)
 
 

@@ -15,15 +15,13 @@ from segmenter.extras.review.answers import finding_of, finding_table
 from segmenter.extras.vector_files.answers import AnswerRow
 from segmenter.extras.view import colouring
 from segmenter.extras.view.colouring import Coloured, Pixels
-from segmenter.extras.view.layers import Bands, ImageLayer, Layer
+from segmenter.extras.view.layers import Bands, ImageLayer, Layer, Sample
+from segmenter.extras.view.opening import Wanted, band_names, opened_maps, usual_bands
 from segmenter.extras.view.pyramid import Pyramid
-from segmenter.extras.view.shown_map import ShownMap, image_layer, image_of
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.mapping.folder.journal import Journal
 from segmenter.raster import LabelIds, RasterInfo, raster_info
-from segmenter.raster.header import names_of
 from segmenter.raster.stamps import Stamp, stamp_of
 
 
@@ -63,11 +61,10 @@ class PointQuestions:
             path = self._points.maps.get(name)
             if path is None or not path.is_file():
                 raise DatasetError(name, "this map is not where it was sampled", remedy="put it back there")
-            shown = ShownMap.of("0", path)
-            image = image_of(shown, self._images, {path.parent: Journal(path.parent)})
-            if image is None:
-                raise DatasetError(name, "its image was not found", remedy="name its folder by --images")
-            self._layers[name] = pyramid_of(image_layer(shown, image))
+            ((shown,), _) = opened_maps(Wanted((path,), self._images))
+            if "image" not in shown.layers:
+                raise DatasetError(shown.notes[0])
+            self._layers[name] = pyramid_of(shown.layers["image"])
         return {"image": self._layers[name]}
 
     def shown(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
@@ -148,11 +145,9 @@ class FindingQuestions:
                 raise DatasetError(title, "is no scene that the run held out", remedy="review it anew")
             scene, dataset = self._scenes[title]
             info = raster_info(scene.image)
-            others = [band for band in range(1, info.count + 1) if band not in info.alpha]
-            bands = (dataset.bands or tuple(others))[:3]
-            names = [name or f"band {number}" for number, name in enumerate(names_of(info), 1)]
-            usual = bands if len(bands) == 3 else bands[:1]
-            image = ImageLayer(scene.image, names, usual, Window.of(info.size))
+            bands = dataset.bands or usual_bands(info)
+            usual = bands[:3] if len(bands) > 2 else bands[:1]
+            image = ImageLayer(scene.image, band_names(info), usual, Window.of(info.size))
             label = SceneLabel(scene, dataset.classes, info)
             self._layers[title] = {"image": pyramid_of(image), "label": pyramid_of(label)}
         return self._layers[title]
@@ -198,5 +193,5 @@ class SceneLabel(Layer):
             label.close()
         return ids_HW[..., None], ids_HW != IGNORE
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Pixels) -> Coloured:
+    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         return colouring.classes(pixels, [one.colour for one in self._classes.classes])

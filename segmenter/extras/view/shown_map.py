@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import RasterError
-from segmenter.extras.view.layers import Bands, ImageLayer, Layer, MapLayer
+from segmenter.base.errors import RasterError, SegmenterError
+from segmenter.extras.view.layers import Bands, Layer
 from segmenter.extras.view.pyramid import Pyramid, levels
 from segmenter.extras.written_map import MapClass, WrittenMap
 from segmenter.grid.colours import default_colours
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Colour
-from segmenter.mapping.folder.journal import Journal
-from segmenter.raster import RasterInfo, crs_title, raster_info
-from segmenter.raster.header import names_of
+from segmenter.raster import RasterInfo, crs_title, extent_text
+from segmenter.raster.crs_units import same_ground
 
-_SAME_PLACE = 0.01
-"""Pixels by which a map's corner may lie beside one of its image's."""
+_APART = 0.5
+"""Pixels by which a map may lie beside its image."""
 
 
 class MapLegend:
@@ -57,6 +56,7 @@ class ShownMap:
     """A map of the page.
 
     Attributes:
+        source, digest: name of the image's file, and digest of its content; empty if unknown.
         layers: by id, the lowest first.
         notes: lines on layers that are missing.
     """
@@ -66,6 +66,7 @@ class ShownMap:
     path: Path
     info: RasterInfo
     source: str
+    digest: str
     classes: tuple[MapClass, ...]
     layers: dict[str, Layer] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -79,7 +80,7 @@ class ShownMap:
             RasterError: it is none, or cannot be read.
         """
         with WrittenMap(path, with_confidence=False) as opened:
-            return cls(id, path.stem, path, opened.info, opened.source, opened.classes)
+            return cls(id, path.stem, path, opened.info, opened.source, opened.image, opened.classes)
 
     def pyramid(self, layer: str, bands: Bands = ()) -> Pyramid:
         """Return the levels of a layer (KeyError: there is none of that name)."""
@@ -108,58 +109,51 @@ class ShownMap:
             ],
         }
 
+    @property
+    def making(self) -> list[dict[str, Any]]:
+        """Return how far the overviews of its layers are made, as JSON."""
+        return [
+            {"map": self.id, "layer": layer, "bands": list(bands), "done": each.done, "version": each.version}
+            for (layer, bands), each in list(self._pyramids.items())
+            if each.is_large and each.done is not None
+        ]
 
-def image_of(shown: ShownMap, folder: Path | None, journals: Mapping[Path, Journal]) -> Path | None:
-    """Return the image of a map: in the folder given, or where the journal of its own folder says."""
-    if folder is not None:
-        named = folder / shown.source
-        if shown.source and named.is_file():
-            return named
-        return next((path for path in sorted(folder.iterdir()) if path.stem == shown.path.stem), None)
-    entry = journals[shown.path.parent].find(shown.path.stem)
-    return Path(entry.source) if entry is not None and Path(entry.source).is_file() else None
+    def add(self, layer: Callable[[], Layer]) -> None:
+        """Add a layer, or a line on why it is missing."""
+        try:
+            made = layer()
+        except SegmenterError as error:
+            self.notes.append(f"{self.name}: {error}")
+        else:
+            self.layers[made.id] = made
 
-
-def image_layer(shown: ShownMap, path: Path) -> ImageLayer:
-    """Return the layer of a map's image.
-
-    Raises:
-        RasterError: it cannot be read, or lies on another grid.
-    """
-    info = raster_info(path)
-    names = names_of(info)
-    bands = [name or f"band {number}" for number, name in enumerate(names, 1)]
-    wished = [names.index(name) + 1 for name in ("red", "green", "blue") if name in names]
-    others = [band for band in range(1, info.count + 1) if band not in info.alpha]
-    usual = tuple(wished) if len(wished) == 3 else tuple(others[:3] if len(others) > 2 else others[:1] or [1])
-    return ImageLayer(path, bands, usual, place_in(info, shown.info))
+    def close(self) -> None:
+        """Close the files that nobody reads."""
+        for each in self.layers.values():
+            each.close()
 
 
-def place_in(image: RasterInfo, own: RasterInfo) -> Window:
-    """Return a map's pixels in another raster that it is of, or a part of.
+def place_in(other: RasterInfo, own: RasterInfo) -> Window:
+    """Return a map's pixels in another raster, of which the map may be a part.
 
     Raises:
         RasterError: the grids differ.
     """
     row = col = 0.0
-    if image.transform is not None and own.transform is not None:
-        step = ~image.transform @ own.transform
+    is_same = other.size == own.size
+    if other.transform is not None and own.transform is not None:
+        step = ~other.transform @ own.transform
         col, row = step.c, step.f
-        apart = max(abs(step.a - 1) + abs(step.d), abs(step.b) + abs(step.e - 1))
-        is_same = apart * max(own.size.height, own.size.width) < 0.5
-    else:
-        is_same = image.size == own.size
+        skew = abs(step.a - 1) + abs(step.d) + abs(step.b) + abs(step.e - 1)
+        is_same = skew * max(own.size.height, own.size.width) < _APART
     window = Window(round(row), round(col), own.size.height, own.size.width)
-    if not is_same or max(abs(row - window.row), abs(col - window.col)) > 0.5:
+    moved = max(abs(row - window.row), abs(col - window.col))
+    both = other.crs is not None and own.crs is not None
+    meets = window.intersection(Window.of(other.size)).size.pixels > 0
+    if not is_same or not meets or moved > _APART or (both and not same_ground(other.crs, own.crs)):
         raise RasterError(
-            image.path,
-            expected=f"the grid of the map {own.path.name}",
-            got="another grid",
-            remedy="name another --images",
+            other.path,
+            expected=f"the grid of the map {own.path.name} ({own.size}, {extent_text(own) or 'nowhere'})",
+            got=f"another ({other.size}, {extent_text(other) or 'nowhere'})",
         )
     return window
-
-
-def map_layer(shown: ShownMap, ids: Sequence[int], palette: Sequence[Colour]) -> MapLayer:
-    """Return the layer of the map itself."""
-    return MapLayer("map", "map", shown.path, ids, palette)

@@ -23,6 +23,7 @@ from datasets.commands.view_kinds import routes_of
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.extras.view.labelling import SIDES
+from segmenter.extras.view.opening import Wanted
 from tests.helpers.geopackage import changed
 from tests.helpers.page_client import PageClient, served
 from tests.helpers.sampled_points import NAMES, sampled_points
@@ -42,7 +43,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(folder: Path) -> Iterator[PageClient]:
-    with routes_of([folder / "points.gpkg"], folder / "images") as routes, served(routes) as server:
+    with routes_of(Wanted((folder / "points.gpkg",), folder / "images")) as routes, served(routes) as server:
         yield PageClient(server.port, server.token)
 
 
@@ -89,7 +90,7 @@ def test_what_the_map_says_is_nowhere_in_what_the_page_receives(folder: Path, ma
         turned = " ".join(f"WHEN '{a}' THEN '{b}'" for a, b in zip(NAMES, order, strict=True))
         for field in ("mapped", "stratum"):
             changed(path, f"UPDATE points SET {field} = CASE {field} {turned} END")
-        with routes_of([path], folder / "images") as routes, served(routes) as server:
+        with routes_of(Wanted((path,), folder / "images")) as routes, served(routes) as server:
             page = PageClient(server.port, server.token)
             page.ask("")
             page.ask("label.js")
@@ -143,7 +144,7 @@ def test_one_page_writes_and_others_read_until_they_take_over(page: PageClient) 
 def test_a_second_server_reads_and_a_new_sample_waits(page: PageClient, folder: Path) -> None:
     path = folder / "points.gpkg"
     _, saved = page.answer(page.get("next/0"), NAMES[0])
-    with routes_of([path], folder / "images") as routes, served(routes) as server:
+    with routes_of(Wanted((path,), folder / "images")) as routes, served(routes) as server:
         other = PageClient(server.port, server.token)
         assert other.get(f"row/{saved['row']['fid']}") == saved["row"]
         assert other.answer(other.get("next/0"), NAMES[0])[0] == 409
@@ -220,7 +221,7 @@ def test_back_and_on_walk_over_all_points(page: PageClient) -> None:
 def test_a_body_that_is_no_answer_is_refused(folder: Path, body: bytes) -> None:
     from segmenter.extras.view.server import Asked
 
-    with routes_of([folder / "points.gpkg"], None) as routes:
+    with routes_of(Wanted((folder / "points.gpkg",), None)) as routes:
         with pytest.raises(SegmenterError):
             routes["POST answer"](Asked(("answer",), {}, body))
         assert '"answered": 0' in routes["GET state"](Asked(("state",), {})).content.decode()
@@ -228,7 +229,7 @@ def test_a_body_that_is_no_answer_is_refused(folder: Path, body: bytes) -> None:
 
 def test_points_without_an_image_have_the_pictures_of_their_sample(folder: Path) -> None:
     shutil.rmtree(folder / "images" / "none", ignore_errors=True)
-    with routes_of([folder / "points.gpkg"], None) as routes, served(routes) as server:
+    with routes_of(Wanted((folder / "points.gpkg",), None)) as routes, served(routes) as server:
         page = PageClient(server.port, server.token)
         row = page.get("next/0")
         assert row["layers"] == []
@@ -243,10 +244,11 @@ def test_points_without_an_image_have_the_pictures_of_their_sample(folder: Path)
 
 def test_only_one_file_of_questions_is_shown(folder: Path) -> None:
     points = folder / "points.gpkg"
-    with pytest.raises(SegmenterError), routes_of([points, folder / "maps"], None):
-        pass
+    for wrong in (Wanted((points, folder / "maps")), Wanted((points,), labels="{stem}.tif")):
+        with pytest.raises(SegmenterError), routes_of(wrong):
+            pass
     (folder / "other.gpkg").write_bytes(b"")
-    with pytest.raises(DatasetError), routes_of([folder / "other.gpkg"], None):
+    with pytest.raises(DatasetError), routes_of(Wanted((folder / "other.gpkg",), None)):
         pass
 
 
@@ -267,7 +269,7 @@ def test_kill_9_of_the_server_loses_no_answer_that_the_page_saw_saved(folder: Pa
                 saved[row["number"]] = answer["row"]["answer"]
                 row = page.get(f"next/{row['fid']}")
             os.kill(child.pid, signal.SIGKILL)
-    with routes_of([path], folder / "images") as routes, served(routes) as server:
+    with routes_of(Wanted((path,), folder / "images")) as routes, served(routes) as server:
         page = PageClient(server.port, server.token)
         held, row = {}, page.get("after/0")
         while row is not None:
