@@ -35,12 +35,26 @@ def routes_of(wanted: Wanted) -> Iterator[Routes]:
 
             yield LabelPages(questions).routes
         return
+    if runs := [run for path in wanted.maps for run in _runs_of(path)]:
+        from segmenter.extras.view.runs import RunPages
+
+        yield RunPages(runs).routes
+        return
     from segmenter.extras.view.built import page_routes
     from segmenter.extras.view.opening import map_pages
 
     files = page_routes()
     with closing(map_pages(wanted)) as pages:
         yield {**files, **pages.routes}
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """Return a run directory itself, else the runs in a folder."""
+    if not path.is_dir():
+        return []
+    from segmenter.runs.run import RUN_FILE, runs_in
+
+    return [path] if (path / RUN_FILE).exists() else runs_in(path)
 
 
 def _questions(wanted: Wanted) -> Questions:

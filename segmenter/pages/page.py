@@ -23,19 +23,25 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, Any] | None = None) -> str:
+def html_page(
+    head: Head,
+    sections: Sequence[PageSection],
+    maps: Mapping[str, Any] | None = None,
+    scripts: Sequence[str] = (),
+) -> str:
     """Return one self-contained HTML page, UTF-8.
 
     Args:
         sections: sections; those without a block are left out.
         maps: data for the page's script to draw small maps; None: no maps.
+        scripts: addresses of the scripts, for a page that a server of ours shows; none: they are in the page.
 
     Raises:
         SegmenterError: there are charts or maps, and Plotly, of the extra `report`, is not installed.
     """
     data = {"charts": chart_data(_charts(sections)), "maps": maps}
     try:
-        return _page(head, sections, data)
+        return _page(head, sections, data, scripts)
     except ImportError as error:
         raise SegmenterError(
             f"the HTML report needs the package {error.name}: {installation('report')}"
@@ -49,18 +55,18 @@ def _charts(sections: Sequence[PageSection]) -> Iterator[Chart]:
                 yield from block.charts
 
 
-def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) -> str:
+def _page(
+    head: Head, sections: Sequence[PageSection], data: Mapping[str, Any], addresses: Sequence[str]
+) -> str:
     """Render `page.html`; `data` is for its script."""
     from markupsafe import Markup
 
-    own = resources.files("segmenter.pages")
-    script, style, template = (
-        (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
-    )
+    style, template = (_own_file(name) for name in ("page.css", "page.html"))
     moving = data["charts"] or data["maps"]
-    scripts = [*([_plotly_js()] if moving else []), script]
+    scripts = [] if addresses else [*([plotly_js()] if moving else []), page_js()]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     return (
         _environment()
         .from_string(template)
@@ -68,12 +74,22 @@ def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) 
             head=head,
             moving=bool(moving),
             sections=[section for section in sections if section.blocks],
-            hashes=Markup(" ".join(f"'sha256-{_sha256(text)}'" for text in scripts)),
+            allowed=Markup("script-src 'self'; connect-src 'self'" if addresses else f"script-src {hashes}"),
             style=Markup(style),
             data=Markup(content),
             scripts=[Markup(text) for text in scripts],
+            addresses=addresses,
         )
     )
+
+
+def _own_file(name: str) -> str:
+    return (resources.files("segmenter.pages") / name).read_text(encoding="utf-8")
+
+
+def page_js() -> str:
+    """Return the script that draws a page's charts."""
+    return _own_file("page.js")
 
 
 def _environment() -> Environment:
@@ -93,7 +109,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _plotly_js() -> str:
+def plotly_js() -> str:
     """Return Plotly's JavaScript from its Python package: the page works offline."""
     from plotly.offline import get_plotlyjs
 
