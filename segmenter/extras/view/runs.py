@@ -150,8 +150,9 @@ class RunPages:
         return Answer.of({"stamp": self._stamp(number), "lead": lead})
 
     def _stamp(self, number: int | None) -> str:
-        runs = self._runs if number is None else [self._runs[number]]
-        return digest([each.stamp for each in runs], 24)
+        if number is not None:
+            return self._runs[number].stamp
+        return digest([(each.stamp, each.state()) for each in self._runs], 24)
 
     def _lead(self) -> str:
         training = sum(each.is_training for each in self._runs)

@@ -13,6 +13,7 @@ from segmenter.pages.parts import (
     PageSection,
     Paragraph,
     Table,
+    TermList,
     axis,
     layout,
     number,
@@ -37,9 +38,12 @@ def beside_sections(
         names: a short name of each run.
         states: how far each is, a sentence.
     """
-    header = ["Run", "Best", "Best epoch", "Steps", "Images/s", "State"]
-    rows = [_row(*each) for each in zip(stories, names, states, strict=True)]
-    blocks: list[Block] = [Table("Runs", header, rows, words=True)]
+    header = ["Run", "Best", "Best epoch", "Steps", "Images/s"]
+    rows = [_row(*each) for each in zip(stories, names, strict=True)]
+    blocks: list[Block] = [
+        TermList(list(zip(names, states, strict=True))),
+        Table("Best scores and speed", header, rows, words=True),
+    ]
     scored = [(name, story.best.scores) for name, story in zip(names, stories, strict=True) if story.best]
     for name, scores in scored[1:]:
         if differences := score_differences(scores, scored[0][1]):
@@ -56,7 +60,7 @@ def beside_sections(
     ]
 
 
-def _row(story: Story, name: str, state: str) -> list[str]:
+def _row(story: Story, name: str) -> list[str]:
     best, by = story.best, story.run.recipe.training.best_by
     rate = story.speeds[-1].rate if story.speeds else None
     score = "–"
@@ -71,7 +75,6 @@ def _row(story: Story, name: str, state: str) -> list[str]:
         "–" if best is None else str(best.epoch),
         number(story.steps),
         number(rate, 1),
-        state,
     ]
 
 
