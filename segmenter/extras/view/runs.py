@@ -33,6 +33,7 @@ class WatchedRun:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = path, clock
         self._read: tuple[str, Story] | None = None
+        self._seen: list[tuple[float, int]] = []
 
     @property
     def stamp(self) -> str:
@@ -78,28 +79,41 @@ class WatchedRun:
         if self.is_training:
             epoch = max([1, *(each.epoch for each in story.lines)])
             epochs = story.run.recipe.training.epochs
-            return f"Training: epoch {epoch} of {epochs}, step {story.steps:,}{_left(story)}"
+            return f"Training: epoch {epoch} of {epochs}, step {story.steps:,}{self._left(story)}"
+        self._seen = []
         if not came.startswith("stands "):
             return came[0].upper() + came[1:]
         changed = max((file.stat().st_mtime for file in self._files()), default=self._clock())
         since = duration(max(0.0, self._clock() - changed))
         return f"Stands since {since}, {came.removeprefix('stands ')}"
 
+    def _left(self, story: Story) -> str:
+        """Return the time that a running training still takes, behind a comma.
 
-def _left(story: Story) -> str:
-    """Return the time that the steps of a running training still take, behind a comma."""
-    per_epoch = [each.step / each.epoch for each in story.validations if each.epoch]
-    last = story.lines[-1] if story.lines else None
-    if last is not None and last.epoch > 1:
-        ends = [each.step for each in story.lines if each.epoch == last.epoch - 1]
-        per_epoch += [end / (last.epoch - 1) for end in ends[-1:]]
-    if last is None or not last.rate or not per_epoch:
-        return ", the time left is known after the first epoch"
-    steps = round(per_epoch[-1] * story.run.recipe.training.epochs) - story.steps
-    if steps <= 0:
-        return ", at its end"
-    seconds = steps * story.run.recipe.training.global_batch / last.rate
-    return f", about {duration(seconds)} left for {counted(steps, 'step')}, and the time of validations"
+        By what was seen of an epoch or more, with its validations; before, by the speed of the steps alone.
+        """
+        done, per_epoch, training = story.steps, _steps_of_epoch(story), story.run.recipe.training
+        if not self._seen or self._seen[-1][1] != done:
+            self._seen.append((self._clock(), done))
+        steps = per_epoch * training.epochs - done
+        rate = story.lines[-1].rate if story.lines else None
+        if not per_epoch or not rate:
+            return ", the time left is known after the first epoch"
+        if steps <= 0:
+            return ", at its end"
+        (first, before), (last, _) = self._seen[0], self._seen[-1]
+        if done - before >= per_epoch:
+            return f", about {duration(steps * (last - first) / (done - before))} left"
+        seconds = steps * training.global_batch / rate
+        return f", about {duration(seconds)} left for {counted(steps, 'step')}, and the time of validations"
+
+
+def _steps_of_epoch(story: Story) -> int:
+    """Return the steps of an epoch; 0 before the first one has ended."""
+    ends = [each.step / each.epoch for each in story.validations if each.epoch]
+    if story.lines and (last := story.lines[-1].epoch) > 1:
+        ends += [each.step / (last - 1) for each in story.lines if each.epoch == last - 1][-1:]
+    return round(ends[-1]) if ends else 0
 
 
 class RunPages:

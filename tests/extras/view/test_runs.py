@@ -57,6 +57,19 @@ def test_a_run_says_whether_it_trains_stands_or_has_finished(tmp_path: Path) -> 
     assert WatchedRun(done).state().startswith("Finished")
 
 
+def test_after_an_epoch_was_watched_the_time_left_has_its_validations(tmp_path: Path) -> None:
+    run, now = trained_run(tmp_path / "mine", epochs=3, of=12), [1000.0]
+    watched, lock = WatchedRun(run.path, clock=lambda: now[0]), FileLock(run.path / ".lock")
+    lock.take()
+    assert "and the time of validations" in watched.state()
+    with (run.path / LOG).open("a") as log:
+        line = {"step": 4 * STEPS, "epoch": 4, "loss": 1.0, "steps": STEPS, "images_per_second": 1e6}
+        log.write(log_line(line))
+    now[0] += 600
+    assert watched.state().endswith(f"step {4 * STEPS}, about 80 min left"), "8 epochs of 10 minutes"
+    lock.release()
+
+
 def test_the_first_epoch_has_no_time_left_yet(tmp_path: Path) -> None:
     path = trained_run(tmp_path / "mine", epochs=1, of=12, validations=False, checkpoint=False).path
     lock = FileLock(path / ".lock")
