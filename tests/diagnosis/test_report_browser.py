@@ -3,36 +3,22 @@
 A real browser opens the pages from disk at a width; what needs one is skipped where there is none.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
 
 from segmenter.runs.report.sections import write_report
+from tests.helpers.browser import Driver, chromium, resize
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
 from tests.helpers.time_limits import wait_until
 from tests.helpers.trained_run import trained_run
 
-pytest.importorskip("selenium", reason="the package selenium is not here: pip install -e '.[test]'")
-from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import Select
-
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FLAGS = (
-    *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-)
 WIDE, PHONE, PAPER = 1400, 390, 180 / 25.4 * 96  # CSS pixels; A4 less its margins is 180 mm wide
-PATIENCE = 3600.0
-Driver = Any  # selenium.webdriver.Chrome
 FORTY = [f"class {i}" for i in range(40)]
 CASES: dict[str, dict[str, Any]] = {
     "potsdam": {"run": 60, "maps": 6},
@@ -66,46 +52,8 @@ def slow(case: str, width: int) -> Any:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Headless Chromium with a profile of its own; skipped where there is none."""
-    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    chromedriver = shutil.which("chromedriver")
-    if not program or not chromedriver:
-        pytest.skip(
-            f"no {'Chromium or Chrome' if not program else 'chromedriver'} on PATH to open the report in"
-        )
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    root = hasattr(os, "geteuid") and os.geteuid() == 0  # root has no user namespace for the sandbox
-    for flag in (
-        *_FLAGS,
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-        *(["--no-sandbox"] if root else []),
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # Selenium's own limits are seconds of the clock; what hangs ends by the test's limit.
-    chrome = _started(options, chromedriver)
-    chrome.command_executor._client_config.timeout = PATIENCE
-    chrome.set_script_timeout(PATIENCE)
-    chrome.set_page_load_timeout(PATIENCE)
-    try:
-        yield chrome
-    finally:
-        chrome.quit()
-
-
-def _started(options: webdriver.ChromeOptions, chromedriver: str) -> Driver:
-    """Selenium and Chromium wait a minute for each other: a busy machine needs more attempts."""
-    for _ in range(5):
-        with suppress(WebDriverException):
-            return webdriver.Chrome(options=options, service=Service(chromedriver))
-    return webdriver.Chrome(options=options, service=Service(chromedriver))
-
-
-def resize(driver: Driver, width: int) -> None:
-    """Give the window a width."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 def widths(driver: Driver) -> list[list[float]]:

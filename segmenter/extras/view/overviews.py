@@ -34,11 +34,12 @@ _SIDE = 512
 _LOWEST, _LARGE, _LOWEST_OF_LARGE = 2, 1 << 31, 4
 """Lowest level that is kept; pixels from which on another is, so that it takes a 256th of the raster."""
 _VERSION = 1
-_NICE = 10
+_NICE, _THREADS = 10, 2
+"""Two threads: what is looked at does not wait for what is listed."""
 
 
 class Overviews:
-    """Overviews of a page's pyramids, made one after the other by one thread, what was asked for last first.
+    """Overviews of a page's pyramids, made by two threads, what was asked for last first.
 
     Attributes:
         remarks: lines on those that cannot be made.
@@ -50,7 +51,7 @@ class Overviews:
         self._waiting: deque[tuple[Pyramid, Callable[[], None]]] = deque()
         self._more = threading.Condition()
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def ask(
         self, pyramid: Pyramid, afterwards: Callable[[], None] = lambda: None, *, soon: bool = True
@@ -62,17 +63,17 @@ class Overviews:
             pyramid.done = 0.0
             (self._waiting.appendleft if soon else self._waiting.append)((pyramid, afterwards))
             self._more.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, daemon=True)
-                self._thread.start()
+            if len(self._threads) < _THREADS:
+                self._threads.append(threading.Thread(target=self._work, daemon=True))
+                self._threads[-1].start()
 
     def close(self) -> None:
         """Stop; what is begun is left out."""
         with self._more:
             self._closed = True
-            self._more.notify()
-        if self._thread is not None:
-            self._thread.join()
+            self._more.notify_all()
+        for thread in self._threads:
+            thread.join()
         self._folder.release()
 
     def _work(self) -> None:

@@ -93,6 +93,11 @@ class WindowList:
         return f"{true} mapped as {got}" if self.id == "errors" else f"{got} here, {true} there"
 
 
+def place_facts(window: Window) -> Entry:
+    """Return a window as the page knows it."""
+    return {"row": window.row, "column": window.col, "height": window.height, "width": window.width}
+
+
 def _worst(pyramid: Pyramid, *, lowest: bool) -> list[Window]:
     """Return the windows of a map that are worst by its overview."""
     size = pyramid.layer.size

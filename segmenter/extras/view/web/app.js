@@ -12,7 +12,7 @@ import Style from "ol/style/Style.js";
 import { readAddress, writeAddress } from "./address.js";
 import { el } from "./dom.js";
 import { keys } from "./keys.js";
-import { extentOf, makeLayer, projectionOf, Settings } from "./layers.js";
+import { extentOf, makeLayer, projectionOf, redraw, Settings } from "./layers.js";
 import { Legend } from "./legend.js";
 import { layerControls } from "./controls.js";
 import { Places } from "./places.js";
@@ -172,12 +172,12 @@ class Page {
   }
 
   /** Use the settings of a layer, which were changed. */
-  applied(layer, anew = false) {
+  applied(layer) {
     const made = this.layers.get(layer.id);
     const own = this.settings.get(layer);
     made?.setVisible(own.on);
     made?.setOpacity(own.opacity);
-    if (anew) made?.getSource().refresh();
+    if (made) redraw(made, layer, this.settings);
     this.written();
   }
 
@@ -197,7 +197,7 @@ class Page {
   }
 
   hiddenChanged() {
-    for (const layer of this.shown.layers) if (layer.kind === "classes") this.applied(layer, true);
+    this.shown.layers.forEach((layer) => this.applied(layer));
   }
 
   note(text) {
@@ -226,7 +226,7 @@ class Page {
       const made = this.layers.get(layer);
       if (made && made.get("version") < version) {
         made.set("version", version);
-        made.getSource().refresh();
+        redraw(made, this.shown.layers.find((each) => each.id === layer), this.settings);
       }
     }
     const left = own.filter((each) => each.done < 1);

@@ -37,7 +37,7 @@ function bandChoice(page, layer, own) {
         ariaLabel: count === 3 ? `band shown ${["red", "green", "blue"][at]}` : "class",
         onchange: () => {
           own.bands = choices.map((each) => Number(each.value));
-          page.applied(layer, true);
+          page.applied(layer);
         },
       },
       ...layer.bands.map((band, n) => el("option", { value: n + 1, selected: n + 1 === (own.bands[at] ?? usual[at]) }, band)),

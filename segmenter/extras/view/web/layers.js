@@ -27,6 +27,12 @@ export class Settings {
   }
 }
 
+/** Draw a layer's tiles anew where bands, classes switched off or an overview are others than before. */
+export function redraw(made, layer, settings) {
+  const hidden = layer.kind === "classes" ? [...settings.hidden] : [];
+  made.getSource().setKey(JSON.stringify([made.get("version"), settings.get(layer).bands, hidden]));
+}
+
 export function makeLayer(shown, layer, projection, settings, palette) {
   const levels = Array.from({ length: shown.levels + 1 }, (_, i) => shown.levels - i);
   const kept = offline ? levels.filter((level) => level >= (offline.finest[`${shown.id}/${layer.id}`] ?? 99)) : levels;
@@ -57,6 +63,7 @@ export function makeLayer(shown, layer, projection, settings, palette) {
       },
     }),
   );
+  redraw(made, layer, settings);
   return made;
 }
 
