@@ -1,31 +1,39 @@
-"""Requests to a served page, as its script makes them, and its server in a thread."""
+"""Requests to a served page, as its script makes them; and the page in a browser, driven by keys alone."""
 
-import http.client
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from segmenter.extras.view.server import PageServer, Routes
+from tests.helpers.served import request, serving
+from tests.helpers.time_limits import wait_until
+
+
+def served(routes: Routes) -> AbstractContextManager[PageServer]:
+    """Serve routes in a thread."""
+    return serving(PageServer(routes))
 
 
 class PageClient:
     """A page of a server; `seen` has the bytes of all that it was answered."""
 
-    def __init__(self, port: int, token: str, page: str = "one") -> None:
-        self._port, self._token, self.page, self.seen = port, token, page, b""
+    def __init__(self, server: Any, page: str = "one") -> None:
+        """Open a page.
+
+        Args:
+            server: it, or what has its `port` and `token`.
+        """
+        self.server, self.page, self.seen = server, page, b""
 
     def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
         """Return status and content of an answer; a body is posted, with the page's name."""
-        connection = http.client.HTTPConnection("localhost", self._port, timeout=60)
-        content = None if body is None else json.dumps({"page": self.page, **body})
-        connection.request("GET" if body is None else "POST", f"/{self._token}/{path}", content)
-        answer = connection.getresponse()
-        found = answer.status, answer.read()
-        connection.close()
-        self.seen += found[1]
-        return found
+        content = None if body is None else json.dumps({"page": self.page, **body}).encode()
+        method = "GET" if body is None else "POST"
+        reply = request(self.server, f"/{self.server.token}/{path}", method, content)
+        self.seen += reply.body
+        return reply.status, reply.body
 
     def get(self, path: str) -> Any:
         """Return an answer's JSON."""
@@ -40,13 +48,34 @@ class PageClient:
 
 
 @contextmanager
-def served(routes: Routes) -> Iterator[PageServer]:
-    """Serve routes in a thread."""
-    with PageServer(routes) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def headless(
+    profile: Path, address: str, width: int = 1400, height: int = 900, *, dark: bool = False
+) -> Iterator[Any]:
+    """Yield a browser on a page, which reports no fault to its console but refused answers."""
+    from tests.helpers.browser import chromium, resize
+
+    with chromium(profile) as page:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        resize(page, width, height)
+        page.get(address)
+        yield page
+        assert [line["message"] for line in page.get_log("browser") if "409" not in line["message"]] == []
+
+
+def until(true: Callable[[], Any], what: str = "") -> None:
+    """Wait until something is true."""
+    assert wait_until(true), f"it did not happen: {what}"
+
+
+def press(page: Any, *keys: str) -> None:
+    """Press keys, one after the other."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    for key in keys:
+        ActionChains(page).send_keys(key).perform()
+
+
+def text_of(page: Any, id_: str) -> str:
+    """Return the text of an element."""
+    return str(page.execute_script("return document.getElementById(arguments[0]).innerText", id_))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -44,7 +45,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def page(folder: Path) -> Iterator[PageClient]:
     with routes_of(Wanted((folder / "points.gpkg",), folder / "images")) as routes, served(routes) as server:
-        yield PageClient(server.port, server.token)
+        yield PageClient(server)
 
 
 def truth(row: Any) -> str:
@@ -91,7 +92,7 @@ def test_what_the_map_says_is_nowhere_in_what_the_page_receives(folder: Path, ma
         for field in ("mapped", "stratum"):
             changed(path, f"UPDATE points SET {field} = CASE {field} {turned} END")
         with routes_of(Wanted((path,), folder / "images")) as routes, served(routes) as server:
-            page = PageClient(server.port, server.token)
+            page = PageClient(server)
             page.ask("")
             page.ask("label.js")
             page.get("state?page=one")
@@ -126,7 +127,7 @@ def test_an_answer_given_anew_moves_no_interval_before_ten_more(page: PageClient
 
 
 def test_one_page_writes_and_others_read_until_they_take_over(page: PageClient) -> None:
-    other = PageClient(page._port, page._token, "other")
+    other = PageClient(page.server, "other")
     first = page.get("next/0")
     _, saved = page.answer(first, NAMES[0])
     assert other.get(f"row/{first['fid']}") == saved["row"]
@@ -145,7 +146,7 @@ def test_a_second_server_reads_and_a_new_sample_waits(page: PageClient, folder: 
     path = folder / "points.gpkg"
     _, saved = page.answer(page.get("next/0"), NAMES[0])
     with routes_of(Wanted((path,), folder / "images")) as routes, served(routes) as server:
-        other = PageClient(server.port, server.token)
+        other = PageClient(server)
         assert other.get(f"row/{saved['row']['fid']}") == saved["row"]
         assert other.answer(other.get("next/0"), NAMES[0])[0] == 409
     with pytest.raises(SegmenterError):
@@ -230,7 +231,7 @@ def test_a_body_that_is_no_answer_is_refused(folder: Path, body: bytes) -> None:
 def test_points_without_an_image_have_the_pictures_of_their_sample(folder: Path) -> None:
     shutil.rmtree(folder / "images" / "none", ignore_errors=True)
     with routes_of(Wanted((folder / "points.gpkg",), None)) as routes, served(routes) as server:
-        page = PageClient(server.port, server.token)
+        page = PageClient(server)
         row = page.get("next/0")
         assert row["layers"] == []
         assert "--images" in row["fault"]
@@ -261,7 +262,7 @@ def test_kill_9_of_the_server_loses_no_answer_that_the_page_saw_saved(folder: Pa
             assert child.stdout is not None
             address = re.search(r"localhost:(\d+)/([^/]+)/", child.stdout.readline())
             assert address is not None
-            page = PageClient(int(address[1]), address[2])
+            page = PageClient(SimpleNamespace(port=int(address[1]), token=address[2]))
             row = page.get("next/0")
             for _ in range(stop):
                 status, answer = page.answer(row, truth(row))
@@ -270,7 +271,7 @@ def test_kill_9_of_the_server_loses_no_answer_that_the_page_saw_saved(folder: Pa
                 row = page.get(f"next/{row['fid']}")
             os.kill(child.pid, signal.SIGKILL)
     with routes_of(Wanted((path,), folder / "images")) as routes, served(routes) as server:
-        page = PageClient(server.port, server.token)
+        page = PageClient(server)
         held, row = {}, page.get("after/0")
         while row is not None:
             held[row["number"]] = row["answer"]

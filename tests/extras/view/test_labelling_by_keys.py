@@ -12,8 +12,7 @@ from datasets.commands.view_kinds import routes_of
 from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.extras.view.opening import Wanted
 from tests.helpers.geopackage import changed
-from tests.helpers.headless import headless, press, text_of, until
-from tests.helpers.page_client import served
+from tests.helpers.page_client import headless, press, served, text_of, until
 from tests.helpers.sampled_points import NAMES, sampled_points
 
 BACKSPACE = "\ue003"
@@ -33,7 +32,7 @@ def answered(page: Any, count: int) -> None:
 def test_points_are_labelled_by_keys(tmp_path: Path) -> None:
     path = sampled_points(tmp_path)
     with routes_of(Wanted((path,), tmp_path / "images")) as routes, served(routes) as server:
-        with headless(server.address) as page:
+        with headless(tmp_path / "one", server.address) as page:
             until(lambda: "Point 1" in text_of(page, "question"))
             for number, key in enumerate("123120", 1):
                 press(page, key)
@@ -51,11 +50,11 @@ def test_points_are_labelled_by_keys(tmp_path: Path) -> None:
             press(page, "9", "x", "\ue00c")
             assert held(path)[6] is None, "keys of no class"
             size = "const i = document.querySelector('img'); return i.complete && i.naturalWidth"
-            assert until(lambda: page.execute_script(size)) == 129
+            until(lambda: page.execute_script(size) == 129)
             press(page, "+")
             until(lambda: page.execute_script(size) == 65)
             page.get("about:blank")
-        with headless(server.address, 390, 844, dark=True) as page:
+        with headless(tmp_path / "two", server.address, 390, 844, dark=True) as page:
             until(lambda: "Point 7" in text_of(page, "question"))
             assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
             changed(path, ("UPDATE points SET reference = ? WHERE id = 7", (NAMES[1],)))
@@ -73,14 +72,15 @@ def test_a_second_page_reads_until_it_takes_over(tmp_path: Path) -> None:
     with (
         routes_of(Wanted((path,), tmp_path / "images")) as routes,
         served(routes) as server,
-        headless(server.address) as one,
-        headless(server.address) as two,
+        headless(tmp_path / "one", server.address) as one,
+        headless(tmp_path / "two", server.address) as two,
     ):
         press(one, "1")
         answered(one, 1)
         press(two, "2")
         button = "return document.querySelector('#status button')"
-        until(lambda: two.execute_script(button)).click()
+        until(lambda: two.execute_script(button))
+        two.execute_script(button).click()
         until(lambda: "writes now" in text_of(two, "status"))
         assert held(path)[:2] == [NAMES[0], None]
         press(two, "2")
@@ -98,7 +98,7 @@ def test_after_the_last_point_the_page_names_the_next_command(tmp_path: Path) ->
     with (
         routes_of(Wanted((path,), tmp_path / "images")) as routes,
         served(routes) as server,
-        headless(server.address) as page,
+        headless(tmp_path / "one", server.address) as page,
     ):
         until(lambda: "Point 60" in text_of(page, "question"))
         press(page, "2")

@@ -17,8 +17,7 @@ from segmenter.extras.view.runs import WatchedRun
 from segmenter.extras.view.server import Asked
 from segmenter.runs.log import LOG, log_line
 from segmenter.runs.records import Progress, ProgressMap, add_progress
-from tests.helpers.headless import headless, text_of, until
-from tests.helpers.page_client import PageClient, served
+from tests.helpers.page_client import PageClient, headless, served, text_of, until
 from tests.helpers.report_page import Page
 from tests.helpers.trained_run import STEPS, trained_run
 
@@ -81,7 +80,7 @@ def test_the_first_epoch_has_no_time_left_yet(tmp_path: Path) -> None:
 def test_a_page_changes_with_the_files_and_stays_without(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "mine", epochs=3, of=12)
     with routes_of(Wanted((run.path,))) as routes, served(routes) as server:
-        page = PageClient(server.port, server.token)
+        page = PageClient(server)
         first = page.get("now")
         assert page.get("now") == first
         assert first["stamp"] in page.ask("")[1].decode()
@@ -139,7 +138,7 @@ def test_in_a_browser_the_report_follows_the_training(tmp_path: Path, width: int
     with (
         routes_of(Wanted((run.path,))) as routes,
         served(routes) as server,
-        headless(server.address, width, dark=dark) as page,
+        headless(tmp_path / "profile", server.address, width, dark=dark) as page,
     ):
         drawn = "return document.querySelectorAll('.js-plotly-plot .main-svg').length"
         until(lambda: page.execute_script(drawn))
