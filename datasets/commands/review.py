@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
-from segmenter.base.invocation import ToolParser, installation, invocation
+from segmenter.base.invocation import ToolParser, installation, invocation, typed
 from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
 
@@ -182,7 +182,7 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     for file in files.values():
         say(str(file))
     if ".gpkg" in files:
-        say(f"answer them: {invocation('view')} {files['.gpkg']}", aside=True)
+        say(f"answer them: {invocation('view')} {typed(files['.gpkg'])}", aside=True)
     wrong = sum(each.wrong for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
     say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")

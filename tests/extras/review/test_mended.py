@@ -6,16 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
 pytest.importorskip("pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'")
 
 from datasets.commands.review import main
+from datasets.commands.view_kinds import routes_of
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
 from segmenter.extras.review import held_out
 from segmenter.extras.review.answers import AnsweredFinding, answered_findings, finding_table, is_findings
 from segmenter.extras.vector_files.database import UNCLEAR
+from segmenter.extras.view.opening import Wanted
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset
@@ -23,6 +26,7 @@ from segmenter.raster import LabelIds, raster_info
 from tests.extras.review.test_review import SIDE, K, Make, run_of, scene_of, spoiled
 from tests.helpers.exact_network import fake_load_predictor
 from tests.helpers.geopackage import changed
+from tests.helpers.page_client import PageClient, served
 
 
 @pytest.fixture(autouse=True)
@@ -189,3 +193,48 @@ def test_edited_findings_are_refused_and_nothing_is_written(
 def test_accept_is_of_findings_in_labels(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         main([str(tmp_path), "--accept", "x.gpkg", "--unlabelled", "y.tif"])
+
+
+def test_findings_are_answered_in_a_page_and_seen_in_image_and_label(reviewed: Any, tmp_path: Path) -> None:
+    _, label, dataset, path = reviewed()
+    names = dataset.classes.names
+    with routes_of(Wanted((path,))) as routes, served(routes) as server:
+        page = PageClient(server)
+        state, row = page.get("state?page=one"), page.get("next/0")
+        assert state["done"].endswith(f"review {tmp_path / 'run'} --accept {path}")
+        assert [each["name"] for each in state["classes"]] == names
+        first = answered_findings(path)[0]
+        assert (row["number"], row["label"], row["likely"]) == (1, first.label, first.likely)
+        side = 65
+        status, content = page.ask(f"place/{row['fid']}/label/{side}")
+        assert status == 200
+        picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)[..., [2, 1, 0, 3]]
+        own = first.window
+        top, left = (
+            start + length // 2 - side // 2 for start, length in ((own.row, own.height), (own.col, own.width))
+        )
+        inside = np.zeros((label.shape[0] + 2 * side, label.shape[1] + 2 * side), np.bool_)
+        for cell in first.cells:
+            inside[cell.shifted(side, side).slices()] = True
+        padded = np.pad(label, side, constant_values=IGNORE)
+        shown = (slice(top + side, top + 2 * side), slice(left + side, left + 2 * side))
+        for class_id, each in enumerate(dataset.classes.classes):
+            there = (padded[shown] == class_id) & inside[shown]
+            assert (picture[there] == (*each.colour, 255)).all(), "the cells have no line over them"
+        line = (picture == (255, 0, 255, 255)).all(axis=2)
+        assert line.any()
+        assert not (line & inside[shown]).any()
+        assert page.ask(f"place/{row['fid']}/image/{side}")[0] == 200
+        for text in (first.likely, first.label):
+            row = page.answer(page.get(f"row/{row['fid']}"), text)[1]["row"]
+        assert page.get(f"next/{row['fid']}")["number"] == 2
+        changed(path, "UPDATE review SET label = 'sea' WHERE rank = 1")
+        assert page.answer(row, first.likely)[0] == 409
+    assert [one.reference for one in answered_findings(path)][:2] == [first.label, ""]
+
+
+def test_findings_of_an_earlier_version_are_refused(reviewed: Any) -> None:
+    *_, path = reviewed()
+    changed(path, "ALTER TABLE review DROP COLUMN reference")
+    with pytest.raises(DatasetError), routes_of(Wanted((path,))):
+        pass
