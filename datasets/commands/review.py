@@ -129,14 +129,14 @@ def _accept(runs: Sequence[Run], request: ReviewRequest, findings: Path) -> None
     from segmenter.extras.review.held_out import judges_of
     from segmenter.extras.review.mended import FOLDER, write_mended
 
-    from ..known import dataset_of_run
+    from ..known import dataset_of_run, whole_scenes_of_run
 
     folder = request.run / FOLDER
     if folder.exists() and not request.overwrite:
         raise SegmenterError(folder, "is there already", remedy="add --overwrite")
     found = answered_findings(findings)
     judges = judges_of(runs, partial(dataset_of_run, root=request.root))
-    done = write_mended(judges, found, folder)
+    done = write_mended(judges, whole_scenes_of_run(runs[0], request.root), found, folder)
     say(str(folder))
     say(
         f"{counted(done.files, 'label')}, {counted(done.findings, 'accepted finding')} of {len(found)}: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -79,15 +79,13 @@ def _findings(path: Path) -> Questions:
     from segmenter.extras.view.questions import FindingQuestions
 
     run = Path(os.path.normpath(path.absolute().parent / run_of_findings(path)))
-    runs = runs_of(run)
-    return FindingQuestions(path, run, partial(_scenes, runs), runs[0].classes)
+    own = runs_of(run)[0]
+    return FindingQuestions(path, run, partial(_scenes, own), own.classes)
 
 
-def _scenes(runs: Sequence[Run]) -> Scenes:
-    """Return the labelled scenes that runs held out, by title, with their datasets."""
-    from segmenter.extras.review.held_out import judges_of
+def _scenes(run: Run) -> Scenes:
+    """Return the scenes of a run by name, with their dataset."""
+    from ..known import whole_scenes_of_run
 
-    from ..known import dataset_of_run
-
-    judges = judges_of(runs, dataset_of_run)
-    return {scene.title: (scene, judge.dataset) for judge in judges for scene in judge.scenes}
+    dataset = whole_scenes_of_run(run)
+    return {scene.name: (scene, dataset) for scene in dataset.scenes if scene.label is not None}

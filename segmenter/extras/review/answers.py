@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from segmenter.base.errors import DatasetError, shortened
 from segmenter.extras.vector_files.answers import AnswerRow, AnswerTable
@@ -122,7 +121,7 @@ def run_of_findings(path: Path) -> str:
         ) from None
 
 
-def check_classes(found: list[AnsweredFinding], ids: Mapping[str, Any]) -> None:
+def check_classes(found: Sequence[AnsweredFinding], names: Sequence[str]) -> None:
     """Refuse answers and labels that are no class of the run.
 
     Raises:
@@ -130,10 +129,10 @@ def check_classes(found: list[AnsweredFinding], ids: Mapping[str, Any]) -> None:
     """
     for one in found:
         for name in filter(None, (one.label, one.reference)):
-            if name not in ids:
+            if name not in names:
                 raise DatasetError(
                     one.place,
-                    expected=f"a class of the run ({shortened(', '.join(ids), 200)})",
+                    expected=f"a class of the run ({shortened(', '.join(names), 200)})",
                     got=f"{shortened(name, 60)!r}",
                     remedy="answer it anew",
                 )

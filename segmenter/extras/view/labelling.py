@@ -58,7 +58,7 @@ class Questions(Protocol):
         """
         ...
 
-    def shown(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
+    def pixels(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
         """Return the pixels that a question is about, and cells within them to be outlined."""
         ...
 
@@ -209,7 +209,7 @@ class LabelPages:
         known = self._asks.layers(row)
         if layer not in known:
             raise SegmenterError("the page", "there is no such layer")
-        own, cells = self._asks.shown(row)
+        own, cells = self._asks.pixels(row)
         window = Window(
             own.row + own.height // 2 - side // 2, own.col + own.width // 2 - side // 2, side, side
         )

@@ -119,7 +119,7 @@ class _Opening:
         if self._labels is not None:
             shown.add(lambda: self._label(shown, image or shown.path))
         if self._others:
-            shown.add(lambda: self._beside(shown))
+            shown.add(lambda: self._other_map(shown))
         for id, title, ending, bands in (
             ("confidence", "confidence", CONFIDENCE, ()),
             ("probabilities", "probability", PROBABILITIES, [each.name for each in shown.classes]),
@@ -174,7 +174,7 @@ class _Opening:
         }
         return LabelLayer(path, values, self._palette, place)
 
-    def _beside(self, shown: ShownMap) -> MapLayer:
+    def _other_map(self, shown: ShownMap) -> MapLayer:
         path = self._others.get(shown.path.stem)
         if path is None:
             raise DatasetError(f"--beside {self._wanted.beside}", f"has no map {shown.path.name}")

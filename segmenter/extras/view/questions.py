@@ -67,7 +67,7 @@ class PointQuestions:
             self._layers[name] = pyramid_of(shown.layers["image"])
         return {"image": self._layers[name]}
 
-    def shown(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
+    def pixels(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
         """Return the point's pixel."""
         return Window(int(row.values["row"]), int(row.values["col"]), 1, 1), ()
 
@@ -105,7 +105,7 @@ class FindingQuestions:
 
         Args:
             run: run, or folder of folds, that they are of.
-            load: returns its labelled scenes by title, with their datasets.
+            load: returns its labelled scenes by name, with their dataset.
 
         Raises:
             DatasetError: they are not as `segmenter review` writes them.
@@ -142,7 +142,7 @@ class FindingQuestions:
         title = finding_of(self._path, row).scene
         if title not in self._layers:
             if title not in self._scenes:
-                raise DatasetError(title, "is no scene that the run held out", remedy="review it anew")
+                raise DatasetError(title, "is no labelled scene of the run", remedy="review it anew")
             scene, dataset = self._scenes[title]
             info = raster_info(scene.image)
             bands = dataset.bands or usual_bands(info)
@@ -152,7 +152,7 @@ class FindingQuestions:
             self._layers[title] = {"image": pyramid_of(image), "label": pyramid_of(label)}
         return self._layers[title]
 
-    def shown(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
+    def pixels(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
         """Return the finding's rectangle and cells."""
         one = finding_of(self._path, row)
         return one.window, one.cells

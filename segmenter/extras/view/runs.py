@@ -79,7 +79,7 @@ class WatchedRun:
         if self.is_training:
             epoch = max([1, *(each.epoch for each in story.lines)])
             epochs = story.run.recipe.training.epochs
-            return f"Training: epoch {epoch} of {epochs}, step {story.steps:,}{self._left(story)}"
+            return f"Training: epoch {epoch} of {epochs}, step {story.steps:,}{self._time_left(story)}"
         self._seen = []
         if not came.startswith("stands "):
             return came[0].upper() + came[1:]
@@ -87,7 +87,7 @@ class WatchedRun:
         since = duration(max(0.0, self._clock() - changed))
         return f"Stands since {since}, {came.removeprefix('stands ')}"
 
-    def _left(self, story: Story) -> str:
+    def _time_left(self, story: Story) -> str:
         """Return the time that a running training still takes, behind a comma.
 
         By what was seen of an epoch or more, with its validations; before, by the speed of the steps alone.

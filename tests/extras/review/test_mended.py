@@ -16,17 +16,18 @@ from datasets.commands.review import main
 from datasets.commands.view_kinds import routes_of
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
 from segmenter.extras.review import held_out
+from segmenter.extras.review import mended as mended_module
 from segmenter.extras.review.answers import AnsweredFinding, answered_findings, finding_table, is_findings
 from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.extras.view.opening import Wanted
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.grid.scenes import Dataset
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelIds, raster_info
-from tests.extras.review.test_review import SIDE, K, Make, run_of, scene_of, spoiled
 from tests.helpers.exact_network import fake_load_predictor
 from tests.helpers.geopackage import changed
 from tests.helpers.page_client import PageClient, served
+from tests.helpers.spoiled_labels import SIDE, K, Make, run_of, scene_of, spoiled
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +65,11 @@ def reviewed(
                 split="train",
             ),
         )
-        dataset = Dataset("made", Path(), scenes, classes)
+        dataset = Dataset("made", tmp_path if crs else Path("elsewhere"), scenes, classes)
         run = run_of(classes, path=str(tmp_path / "run"))
         monkeypatch.setattr(held_out, "runs_of", lambda _: [run])
-        monkeypatch.setattr("datasets.known.dataset_of_run", lambda *_, **__: dataset)
+        for name in ("dataset_of_run", "whole_scenes_of_run"):
+            monkeypatch.setattr(f"datasets.known.{name}", lambda *_, **__: dataset)
         output = tmp_path / "out"
         words = [str(tmp_path / "run"), "--output", str(output), "--cell", str(SIDE), "--most", "12"]
         assert main(words) == 0
@@ -88,7 +90,8 @@ def answer(path: Path, answers: Callable[[AnsweredFinding], str | None]) -> list
 def mended(dataset: Dataset, run: Path) -> dict[str, Any]:
     found = {}
     for scene in dataset.scenes:
-        path = run / "labels_mended" / f"{scene.title}.tif"
+        below = "labels" if scene.label.is_relative_to(dataset.root) else ""
+        path = run / "labels_mended" / below / f"{scene.title}.tif"
         labels = LabelIds(path, dataset.classes, raster_info(scene.image))
         found[scene.title] = labels.read(Window.of(raster_info(scene.image).size))
         labels.close()
@@ -160,7 +163,7 @@ def test_a_file_of_the_user_is_never_written(reviewed: Any, tmp_path: Path) -> N
         main(words)
     assert [each.name for each in folder.iterdir()] == ["mine.txt"]
     assert main([*words, "--overwrite"]) == 0
-    assert sorted(each.name for each in folder.iterdir()) == ["learnt.tif", "mine.txt", "wrong.tif"]
+    assert sorted(each.name for each in folder.rglob("*.*")) == ["learnt.tif", "mine.txt", "wrong.tif"]
     assert all(file.read_bytes() == content for file, content in originals.items())
     label = Path(shutil.copy(dataset.scenes[0].label, folder / "wrong.tif"))
     object.__setattr__(dataset.scenes[0], "label", label)
@@ -238,3 +241,39 @@ def test_findings_of_an_earlier_version_are_refused(reviewed: Any) -> None:
     changed(path, "ALTER TABLE review DROP COLUMN reference")
     with pytest.raises(DatasetError), routes_of(Wanted((path,))):
         pass
+
+
+def test_a_finding_in_blocks_is_of_the_run_that_held_them_out(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> None:
+    classes = make_classes(K, ignored=(9,))
+    truth = rng.integers(0, K, (64, 64), np.uint8)
+    judges = []
+    for number, half in enumerate((slice(0, 32), slice(32, 64))):
+        label = np.full_like(truth, 9)
+        label[half] = truth[half]
+        scene = replace(scene_of(make_geotiff, f"s_{number}", truth, label), blocks=True)
+        judges.append(
+            (held_out.Judge(run_of(classes), Dataset("made", Path(), (scene,), classes), (scene,)), scene)
+        )
+    for number, row in enumerate((0, 48)):
+        cell = Window(row, 16, 16, 16)
+        one = AnsweredFinding("", "s", cell, (cell,), classes.names[0], classes.names[1], "")
+        assert mended_module._owner(one, judges) is judges[number]
+
+
+def test_labels_have_the_names_by_which_the_recipe_pairs_them(tmp_path: Path) -> None:
+    def scene(name: str, label: str, **more: Any) -> Scene:
+        return Scene(name, tmp_path / "image.tif", tmp_path / label, name, "train", **more)
+
+    scenes = [scene("1_a", "tile_1/masks/a.png"), scene("2_a", "tile_2/masks/a.png")]
+    found = {"1_a": Path("tile_1/masks/a.tif"), "2_a": Path("tile_2/masks/a.tif")}
+    assert mended_module.label_paths(scenes, tmp_path) == found
+    for other in (
+        [scene("1_a", "all.tif"), scene("2_a", "all.tif")],
+        [scene("1_a", "a.gpkg"), scene("2_a", "b.gpkg")],
+        [scene("1_a", ".cache/x.tif"), scene("2_a", "b.tif")],
+        [scene("1_a", "x.png", masks=((1, tmp_path / "x.png"),)), scene("2_a", "b.tif")],
+    ):
+        assert mended_module.label_paths(other, tmp_path) == {"1_a": Path("1_a.tif"), "2_a": Path("2_a.tif")}
+    assert mended_module.label_paths(scenes, tmp_path / "elsewhere")["1_a"] == Path("1_a.tif")
