@@ -75,6 +75,8 @@ def _estimate(request: EstimateRequest) -> int:
             return 0
     lines = [*account.table(found, unit), "", account.head(found), *account.sentences(found, unit)]
     say("\n".join(lines))
+    if _is_geopackage(points):
+        say(f"look: segmenter view MAPS --places {typed(points)}")
     return 0
 
 

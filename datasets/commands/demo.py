@@ -85,6 +85,8 @@ def _show(folder: Path, seconds: float) -> None:
     page = folder / _PAGE
     write_whole(page, demo_page(folder, facts).encode())
     say(plain(f"open {typed(page)}: image, label, map and errors ({seconds / 60:.1f} min of processor)"))
+    labels = typed(folder / "data" / "labels" / "{stem}.tif")
+    say(f"look: segmenter view {typed(folder / 'maps')} --labels {labels}")
     say("\n".join(["next, with your own data:", *(f"  {command}" for command, _ in next_commands())]))
 
 

@@ -7,12 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.api.mapping_call import MappingCall, images_of
 from segmenter.base.errors import CheckpointError, DatasetError, extended_error, grouped, plain
+from segmenter.base.invocation import typed
 from segmenter.base.machine import return_freed_memory
-from segmenter.base.terminal import stdout_for_json
+from segmenter.base.terminal import say, stdout_for_json
 from segmenter.mapping.request.map_request import MapRequest
 
 if TYPE_CHECKING:
@@ -108,6 +110,10 @@ def tell(call: MappingCall, mapped: MappingResult, answer: TextIO | None) -> Non
         print(f"error: {line}", file=sys.stderr)
     if answer is not None:
         print(json.dumps(_facts(call, mapped), ensure_ascii=False, indent=1), file=answer)
+    outcome, request = mapped.outcome, call.request
+    if call.uploads is None and any(job.output.suffix == ".tif" for job in (*outcome.written, *outcome.kept)):
+        labels = "" if request.labels is None else f" --labels {typed(Path(request.labels))}"
+        say(f"look: segmenter view {typed(request.output)}{labels}")
 
 
 def _facts(call: MappingCall, mapped: MappingResult) -> dict[str, Any]:

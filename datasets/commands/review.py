@@ -186,6 +186,9 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     wrong = sum(each.wrong for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
     say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")
+    if ".csv" in files:
+        say(f"look: segmenter predict {typed(request.run)} --split validation --output maps/")
+        say(f"      segmenter view maps/ --places {typed(files['.csv'])}")
 
 
 def _next(runs: Sequence[Run], request: ReviewRequest) -> None:

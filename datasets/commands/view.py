@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser
-from segmenter.base.options import option
+from segmenter.base.options import OverwriteOptions, option
 from segmenter.base.terminal import say
 
 from .frame import parsed_quietly, tool_parser
+
+if TYPE_CHECKING:
+    from segmenter.extras.view.opening import Wanted
 
 SERVER = "server"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(OverwriteOptions):
     """What is shown, and where."""
 
     given: tuple[Path, ...] = option(
@@ -33,16 +38,21 @@ class ViewOptions:
         positional=True,
         several=True,
     )
-    images: Path | None = option(None, "folder of their images (default: where predict.py found them)", "DIR")
+    images: Path | None = option(
+        None, "folder of the maps' images (default: where predict.py found them)", "DIR"
+    )
     labels: str | None = option(
         None,
-        "their label files, such as 'truth/{stem}.png', with the stem of the image's name",
+        "label files, such as 'truth/{stem}.png', by the stem of the image's name",
         "PATTERN",
         path=True,
     )
     beside: Path | None = option(None, "folder of other maps of the same images, to compare with", "DIR")
     places: tuple[Path, ...] = option(
         (), "places to walk through: review.csv, or points of `accuracy sample`", "FILE", several=True
+    )
+    export: Path | None = option(
+        None, "write the page with its maps as one file of at most 20 MB, and serve nothing", "FILE.html"
     )
     port: int = option(0, "port to listen at (default: any free one)", "N", group=SERVER, least=0, most=65535)
     host: str = option(
@@ -63,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .view_kinds import routes_of
 
     wanted = Wanted(given.given, given.images, given.labels, given.beside, given.places)
+    if given.export is not None:
+        return _export(wanted, given.export, given)
     with routes_of(wanted) as routes, PageServer(routes, host=given.host, port=given.port) as server:
         _announce(server.address, server.port)
         if given.browser:
@@ -72,6 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say("no page is open any more")
         except KeyboardInterrupt:
             print(file=sys.stderr)
+    return 0
+
+
+def _export(wanted: Wanted, file: Path, given: ViewOptions) -> int:
+    from segmenter.base.files import write_whole
+    from segmenter.extras.view.built import page_routes
+    from segmenter.extras.view.export import exported
+    from segmenter.extras.view.opening import map_pages
+
+    page_routes()  # refuses at once a page that was not built
+    with given.exclusive_outputs(file), closing(map_pages(wanted, now=True)) as pages:
+        content, remarks = exported(pages)
+        write_whole(file, content)
+    for remark in remarks:
+        say(remark)
+    print(f"{file}: {len(content) / 1e6:.1f} MB, opens without a program or a network")
     return 0
 
 

@@ -79,10 +79,18 @@ def _opaque(bands_HW3: NDArray[np.uint8], valid_HW: NDArray[np.bool_]) -> Colour
     return np.where(valid_HW[..., None], np.concatenate([bands_HW3, alpha_HW1], axis=2), np.uint8(0))
 
 
-def png(coloured: Coloured) -> bytes:
-    """Return pixels as the bytes of a PNG."""
-    done, data = cv2.imencode(
-        ".png", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGRA), [cv2.IMWRITE_PNG_COMPRESSION, 1]
-    )
+def png(coloured: Coloured, *, small: bool = False) -> bytes:
+    """Return pixels as the bytes of a PNG, fast or small."""
+    level = [cv2.IMWRITE_PNG_COMPRESSION, 9 if small else 1]
+    return _encoded(".png", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGRA), level)
+
+
+def jpeg(coloured: Coloured) -> bytes:
+    """Return pixels, all of them opaque, as the bytes of a JPEG."""
+    return _encoded(".jpg", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
+
+
+def _encoded(ending: str, pixels: NDArray[np.uint8], options: Sequence[int]) -> bytes:
+    done, data = cv2.imencode(ending, pixels, options)
     assert done
     return bytes(data)

@@ -11,7 +11,8 @@ from segmenter.base.errors import DatasetError, SegmenterError, counted, failing
 from segmenter.base.files import caches, on_disk, real
 from segmenter.extras.view.layers import DifferenceLayer, ImageLayer, LabelLayer, MapLayer, ShareLayer
 from segmenter.extras.view.overviews import Overviews
-from segmenter.extras.view.routes import MapPages
+from segmenter.extras.view.places import FoundPlaces
+from segmenter.extras.view.routes import MapPages, PlaceList
 from segmenter.extras.view.shown_map import MapLegend, ShownMap, place_in
 from segmenter.extras.view.windows import WindowList
 from segmenter.extras.written_map import CONFIDENCE, MapClass, WrittenMap, maps_in
@@ -50,24 +51,29 @@ class Wanted:
     places: tuple[Path, ...] = ()
 
 
-def map_pages(wanted: Wanted) -> MapPages:
-    """Return the answers of the page, and have what it lists looked for.
+def map_pages(wanted: Wanted, *, now: bool = False) -> MapPages:
+    """Return the answers of the page, and have what it lists looked for, in the background or now.
 
     Raises:
         SegmenterError: see `opened_maps`.
     """
     maps, legend = opened_maps(wanted)
     overviews = Overviews()
-    lists = []
-    for id, title in (
-        ("errors", "most errors"),
-        ("differences", "most differences"),
-        ("confidence", "least sure"),
-    ):
-        if having := [shown for shown in maps if id in shown.layers]:
-            lists.append(WindowList(id, title, having, legend.names))
-    for each in lists:
-        each.begin(overviews)
+    worst = [
+        WindowList(id, title, having, legend.names)
+        for id, title in _LISTS.items()
+        if (having := [shown for shown in maps if id in shown.layers])
+    ]
+    given = [FoundPlaces(path, maps) for path in wanted.places]
+    for path, each in zip(wanted.places, given, strict=True):
+        if each.left_out:
+            overviews.remarks.append(f"{path}: {counted(each.left_out, 'place')} in none of these maps")
+    for listed in worst:
+        if now:
+            listed.read_all(overviews)
+        else:
+            listed.begin(overviews)
+    lists: list[PlaceList] = [*given, *worst]
     title = str(wanted.maps[0]) if len(wanted.maps) == 1 else counted(len(maps), "map")
     return MapPages(title, maps, legend, lists, overviews)
 

@@ -86,9 +86,7 @@ class Overviews:
                     return
                 pyramid, afterwards = self._waiting.popleft()
             try:
-                if pyramid.is_large:
-                    self._provide(pyramid)
-                pyramid.done = 1.0
+                self.make(pyramid)
                 afterwards()
             except _StoppedError:
                 return
@@ -97,8 +95,17 @@ class Overviews:
 
     # ------------------------------------------------------------------------------------------- files
 
+    def make(self, pyramid: Pyramid) -> None:
+        """Make what is missing of a pyramid's overview, level by level; a small one needs none.
+
+        Raises:
+            SegmenterError: a file cannot be read, or the overview takes too much of the disk.
+        """
+        if pyramid.is_large and not pyramid.overviews:
+            self._provide(pyramid)
+        pyramid.done = 1.0
+
     def _provide(self, pyramid: Pyramid) -> None:
-        """Make what is missing of a pyramid's overview, level by level."""
         lowest = _LOWEST if pyramid.layer.size.pixels < _LARGE else _LOWEST_OF_LARGE
         key, path = pyramid.layer.key(pyramid.bands), self._folder.path
         all_levels = range(lowest, pyramid.top + 1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from segmenter.base.errors import SegmenterError
-from segmenter.extras.view.colouring import png
+from segmenter.extras.view.colouring import Coloured, png
 from segmenter.extras.view.layers import Bands
 from segmenter.extras.view.overviews import Overviews
 from segmenter.extras.view.pyramid import TILE, Pyramid, level_size
@@ -16,6 +18,9 @@ from segmenter.extras.view.server import Answer, Asked, Routes
 from segmenter.extras.view.shown_map import MapLegend, ShownMap
 from segmenter.extras.view.values import pixel_facts, sight
 from segmenter.grid.geometry import Window
+
+_AT_ONCE = (os.cpu_count() or 1) + 1
+"""Tiles that are drawn at once: more would only take memory."""
 
 
 class PlaceList(Protocol):
@@ -35,6 +40,7 @@ class MapPages:
     """Answers about a page's maps.
 
     Attributes:
+        maps, lists: what is shown, and lists of places.
         overviews: what makes overviews in the background.
     """
 
@@ -46,8 +52,10 @@ class MapPages:
         lists: Sequence[PlaceList],
         overviews: Overviews,
     ) -> None:
-        self._title, self._maps, self._legend = title, {each.id: each for each in maps}, legend
-        self._lists, self.overviews = {each.id: each for each in lists}, overviews
+        self._title, self._legend, self.maps, self.lists = title, legend, maps, lists
+        self._maps, self._lists = {each.id: each for each in maps}, {each.id: each for each in lists}
+        self.overviews = overviews
+        self._drawing = threading.BoundedSemaphore(_AT_ONCE)
 
     @property
     def routes(self) -> Routes:
@@ -61,17 +69,20 @@ class MapPages:
             "GET list": self.entries,
         }
 
-    def state(self, asked: Asked | None = None) -> Answer:
+    def state(self, asked: Asked) -> Answer:
         """Return what the page shows."""
+        return Answer.of(self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Title, classes, maps, lists and notes, as JSON."""
         classes = enumerate(zip(self._legend.names, self._legend.colours, strict=True))
-        return Answer.of(
-            {
-                "title": self._title,
-                "classes": [{"id": i, "name": name, "colour": colour} for i, (name, colour) in classes],
-                "maps": [each.facts for each in self._maps.values()],
-                **self._progress,
-            }
-        )
+        return {
+            "title": self._title,
+            "classes": [{"id": i, "name": name, "colour": colour} for i, (name, colour) in classes],
+            "maps": [each.facts for each in self.maps],
+            **self._progress,
+        }
 
     def alive(self, asked: Asked) -> Answer:
         """Return what changes while a page is open."""
@@ -94,7 +105,9 @@ class MapPages:
         pyramid = self._pyramid(shown, asked)
         if not 0 <= level <= pyramid.top:
             raise SegmenterError("the page", f"there is no level {level}")
-        return Answer(tile_png(pyramid, level, row, col), "image/png", stays="stamp" in asked.query)
+        with self._drawing:
+            coloured = coloured_tile(pyramid, level, row, col)
+        return Answer(png(coloured), "image/png", stays="stamp" in asked.query)
 
     def value(self, asked: Asked) -> Answer:
         """Return the values of a pixel: `value/MAP/ROW/COLUMN`."""
@@ -138,7 +151,7 @@ class MapPages:
             each.close()
 
 
-def tile_png(pyramid: Pyramid, level: int, row: int, col: int) -> bytes:
+def coloured_tile(pyramid: Pyramid, level: int, row: int, col: int) -> Coloured:
     """Return a tile, transparent beyond the map.
 
     Raises:
@@ -151,7 +164,7 @@ def tile_png(pyramid: Pyramid, level: int, row: int, col: int) -> bytes:
         raise SegmenterError("the page", f"there is no tile {row}, {col}")
     coloured = np.zeros((TILE, TILE, 4), np.uint8)
     coloured[window.relative_to(tile).slices()] = pyramid.coloured(level, window)
-    return png(coloured)
+    return coloured
 
 
 def _bands(asked: Asked) -> Bands:

@@ -34,8 +34,14 @@ class WindowList:
         self._found: dict[str, list[tuple[float, Entry]]] = {}
         self._lock = threading.Lock()
 
+    def read_all(self, overviews: Overviews) -> None:
+        """Read all maps now."""
+        for shown in self.maps:
+            overviews.make(shown.pyramid(self.id))
+            self._take(shown, shown.pyramid(self.id))
+
     def begin(self, overviews: Overviews) -> None:
-        """Have all maps read, the first one first."""
+        """Have all maps read in the background, the first one first."""
         for shown in self.maps:
             pyramid = shown.pyramid(self.id)
             overviews.ask(pyramid, lambda own=shown, of=pyramid: self._take(own, of), soon=False)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from segmenter.base.errors import ChangedInputError, SegmenterError
 from segmenter.extras.view import pyramid as of_pyramid
 from segmenter.extras.view.opening import Wanted, opened_maps
 from segmenter.extras.view.overviews import Overviews
+from segmenter.extras.view.places import FoundPlaces
 from segmenter.extras.view.pyramid import Pyramid, level_size, levels, reduced
 from segmenter.extras.view.shown_map import ShownMap
 from segmenter.extras.view.values import pixel_facts, sight
@@ -265,9 +267,8 @@ def test_overviews_keep_to_their_bound_on_disk(tmp_path: Path, monkeypatch: pyte
     overviews.close()
     none = Overviews(tmp_path / "none", most_bytes=-1)
     pyramid = shown_of(tmp_path).pyramid("map")
-    none._waiting.append((pyramid, done.set))
     with refused(SegmenterError, where=str(tmp_path / "none")):
-        none._provide(pyramid)
+        none.make(pyramid)
     assert pyramid.overviews == {}
     assert [*(tmp_path / "none").glob("*.tif")] == []
 
@@ -353,3 +354,35 @@ def test_without_labels_the_least_sure_windows_are_listed(made: tuple[Path, Made
         for e in (first, last)
     )
     assert low < high
+
+
+def test_findings_and_points_are_lists_of_places(tmp_path: Path) -> None:
+    made_map(tmp_path, "a", **UTM)
+    made_map(tmp_path, "b", seed=1, **UTM)
+    maps, _ = opened_maps(Wanted((tmp_path / "maps",)))
+    table = tmp_path / "review.csv"
+    table.write_text(
+        '"rank","scene","row","col","height","width","label","likely"\n'
+        '1,"b",8,16,24,32,"road","water"\n2,"nowhere",0,0,8,8,"road","water"\n'
+    )
+    found = FoundPlaces(table, maps)
+    (entry,) = found.entries()
+    place = {"row": 8, "column": 16, "height": 24, "width": 32}
+    assert entry == {"map": "1", **place, "title": "1 water", "detail": "labelled road"}
+    assert found.left_out == 1
+    points = tmp_path / "points.gpkg"
+    with sqlite3.connect(points) as file:
+        file.execute("create table points (id, map, row, col, mapped)")
+        file.execute("insert into points values (7, 'a.tif', 100, 200, 'water')")
+    file.close()
+    (entry,) = FoundPlaces(points, maps).entries()
+    assert (entry["map"], entry["row"] + entry["height"] // 2, entry["column"] + 16) == ("0", 100, 200)
+    assert "water" not in entry["title"] + entry["detail"]
+    table.write_text("name,x\na,3\n")
+    assert FoundPlaces(table, maps).left_out == 1
+    table.write_text("map,x\na,3\n")
+    with refused(SegmenterError, where=str(table)):
+        FoundPlaces(table, maps)
+    points.write_bytes(b"no database")
+    with refused(SegmenterError, where=str(points)):
+        FoundPlaces(points, maps)

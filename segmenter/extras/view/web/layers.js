@@ -74,6 +74,13 @@ function canvasOf(width, height) {
   return [canvas, canvas.getContext("2d", { willReadFrequently: true })];
 }
 
+/** The colour of a picture's pixel, as `red,green,blue`. */
+export function colourAt(picture, x, y) {
+  const [, context] = canvasOf(picture.width, picture.height);
+  context.drawImage(picture, 0, 0);
+  return [...context.getImageData(x, y, 1, 1).data.slice(0, 3)].join();
+}
+
 function greyTile() {
   const [canvas, context] = canvasOf(TILE, TILE);
   context.fillStyle = `rgba(${GREY.join(",")})`;

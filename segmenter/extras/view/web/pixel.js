@@ -1,7 +1,8 @@
 // Values of the pixel that was clicked, or of the one in the middle.
 
 import { el, number, percent, swatch } from "./dom.js";
-import { ask, offline } from "./server.js";
+import { colourAt, TILE } from "./layers.js";
+import { ask, offline, tile } from "./server.js";
 
 const HOW = {
   confidence: "predict with --confidence tells how sure the model is",
@@ -27,7 +28,7 @@ export class Pixel {
   async read(column, row) {
     const { shown } = this.page;
     if (column < 0 || row < 0 || column >= shown.columns || row >= shown.rows) return this.clear();
-    const facts = offline ? this.placeOf(row, column) : await ask(`value/${shown.id}/${row}/${column}`);
+    const facts = offline ? await this.within(row, column) : await ask(`value/${shown.id}/${row}/${column}`);
     if (facts) {
       this.draw(facts);
       this.element.scrollIntoView({ block: "nearest" });
@@ -35,11 +36,19 @@ export class Pixel {
     return undefined;
   }
 
-  /** What an exported page knows itself. */
-  placeOf(row, column) {
-    const move = this.page.shown.transform;
+  /** What an exported page knows itself: the place, and classes by their colours. */
+  async within(row, column) {
+    const { shown, palette } = this.page;
+    const move = shown.transform;
     const at = (i) => move && move[i] * (column + 0.5) + move[i + 1] * (row + 0.5) + move[i + 2];
-    return { row, column, x: at(0), y: at(3), layers: [] };
+    const layers = [];
+    for (const { id, title } of shown.layers.filter((each) => each.kind === "classes")) {
+      const picture = await tile(`tile/${shown.id}/${id}/0/${Math.floor(row / TILE)}/${Math.floor(column / TILE)}`);
+      const colour = picture && colourAt(picture, column % TILE, row % TILE);
+      const own = palette.findIndex((each) => each.join() === colour);
+      if (own >= 0) layers.push({ id, title, class: own });
+    }
+    return { row, column, x: at(0), y: at(3), layers };
   }
 
   draw(facts) {
