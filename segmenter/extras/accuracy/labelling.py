@@ -9,11 +9,12 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from segmenter.base.errors import SegmenterError
+from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.accuracy.estimators import estimates
 from segmenter.extras.accuracy.points import CLASSES, MAPS, POINTS
 from segmenter.extras.accuracy.tables import column_of, read_labelled
 from segmenter.extras.vector_files.answers import AnswerRow, AnswerTable
+from segmenter.grid.geometry import Window
 
 _EVERY = 10
 """Answers from one interval to the next: one after each answer would tell whether it is what the map says."""
@@ -51,9 +52,36 @@ class PointLabels:
         names, paths = (column_of(self.path, MAPS, column) for column in ("map", "path"))
         return {name: self.path.parent / path for name, path in zip(names, paths, strict=True)}
 
+    def number(self, row: AnswerRow) -> int:
+        """Return the number of a point.
+
+        Raises:
+            DatasetError: the row was edited.
+        """
+        return self._whole(row, "id")
+
+    def pixel(self, row: AnswerRow) -> Window:
+        """Return a point's pixel.
+
+        Raises:
+            DatasetError: the row was edited.
+        """
+        return Window(self._whole(row, "row"), self._whole(row, "col"), 1, 1)
+
+    def _whole(self, row: AnswerRow, name: str) -> int:
+        value = row.values[name]
+        if not isinstance(value, int) or not 0 <= value < 1 << 40:
+            raise DatasetError(
+                f"{self.path}, point {row.fid}",
+                expected=f"the field {name} as it was drawn",
+                got=repr(value)[:60],
+                remedy="undo the edit, or remove the point",
+            )
+        return value
+
     def picture(self, row: AnswerRow) -> Path | None:
         """Return the picture of a point that `accuracy sample --chips` wrote; None if there is none."""
-        picture = self.path.with_suffix(".chips") / f"{row.values['id']}.png"
+        picture = self.path.with_suffix(".chips") / f"{self.number(row)}.png"
         return picture if os.path.isfile(picture) else None
 
     def count(self) -> None:

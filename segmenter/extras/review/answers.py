@@ -32,15 +32,18 @@ class AnsweredFinding:
     Attributes:
         window: rectangle around its cells.
         label, likely: class of the label, and class that the model sees.
+        wrong: expected number of wrong pixels.
         reference: class that is right; empty: not answered, or it cannot be told.
     """
 
     place: str
+    rank: int
     scene: str
     window: Window
     cells: tuple[Window, ...]
     label: str
     likely: str
+    wrong: float
     reference: str
 
     @property
@@ -68,7 +71,8 @@ def finding_of(path: Path, row: AnswerRow) -> AnsweredFinding:
     try:
         window = Window(*(int(values[name]) for name in ("row", "col", "height", "width")))
         cells = tuple(Window(*map(int, numbers)) for numbers in json.loads(values["cells"]))
-    except (TypeError, ValueError, RecursionError):
+        rank, wrong = int(values["rank"]), float(values["wrong_pixels"])
+    except (TypeError, ValueError, OverflowError, RecursionError):
         raise DatasetError(place, expected="its place as it was written", remedy="undo the edit") from None
     if (
         not cells
@@ -78,7 +82,7 @@ def finding_of(path: Path, row: AnswerRow) -> AnsweredFinding:
         raise DatasetError(place, expected="cells within its rectangle", remedy="undo the edit")
     names = [str(values[name] or "").strip() for name in ("scene", "label", "likely")]
     reference = "" if row.answer == UNCLEAR else row.answer
-    return AnsweredFinding(place, names[0], window, cells, names[1], names[2], reference)
+    return AnsweredFinding(place, rank, names[0], window, cells, names[1], names[2], wrong, reference)
 
 
 def answered_findings(path: Path) -> list[AnsweredFinding]:

@@ -51,8 +51,9 @@ class PointQuestions:
 
     def facts(self, row: AnswerRow) -> dict[str, Any]:
         """Return number and place of a point."""
-        name, at_row, at_col, number = (row.values[key] for key in ("map", "row", "col", "id"))
-        return {"number": number, "title": "", "detail": f"{name}, row {at_row}, column {at_col}"}
+        at, number = self._points.pixel(row), self._points.number(row)
+        detail = f"{row.values['map']}, row {at.row}, column {at.col}"
+        return {"number": number, "title": "", "detail": detail}
 
     def layers(self, row: AnswerRow) -> dict[str, Pyramid]:
         """Return the image."""
@@ -69,7 +70,7 @@ class PointQuestions:
 
     def pixels(self, row: AnswerRow) -> tuple[Window, tuple[Window, ...]]:
         """Return the point's pixel."""
-        return Window(int(row.values["row"]), int(row.values["col"]), 1, 1), ()
+        return self._points.pixel(row), ()
 
     def intervals(self) -> list[tuple[int, float, float]]:
         """Return intervals of the overall accuracy."""
@@ -128,10 +129,10 @@ class FindingQuestions:
         """Return place, label and likely class of a finding."""
         one = finding_of(self._path, row)
         return {
-            "number": row.values["rank"],
+            "number": one.rank,
             "title": f"Labelled {one.label}, likely {one.likely}",
             "detail": f"{one.scene}, row {one.window.row:,}, column {one.window.col:,}: "
-            f"{row.values['wrong_pixels']:,.0f} pixels are expected to be wrong",
+            f"{one.wrong:,.0f} pixels are expected to be wrong",
             "label": one.label,
             "likely": one.likely,
             "side": max(one.window.height, one.window.width),

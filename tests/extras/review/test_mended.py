@@ -179,6 +179,7 @@ def test_a_file_of_the_user_is_never_written(reviewed: Any, tmp_path: Path) -> N
         "UPDATE review SET scene = 'elsewhere'",
         "UPDATE review SET cells = '[[0, 0, 16, 16]]', row = 100",
         "UPDATE review SET cells = NULL",
+        "UPDATE review SET wrong_pixels = NULL",
         "UPDATE review SET row = 9000, cells = '[[9000, 0, 1, 1]]', col = 0",
     ],
 )
@@ -258,7 +259,7 @@ def test_a_finding_in_blocks_is_of_the_run_that_held_them_out(
         )
     for number, row in enumerate((0, 48)):
         cell = Window(row, 16, 16, 16)
-        one = AnsweredFinding("", "s", cell, (cell,), classes.names[0], classes.names[1], "")
+        one = AnsweredFinding("", 1, "s", cell, (cell,), *classes.names[:2], 1.0, "")
         assert mended_module._owner(one, judges) is judges[number]
 
 

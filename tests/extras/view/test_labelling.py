@@ -244,6 +244,20 @@ def test_points_without_an_image_have_the_pictures_of_their_sample(folder: Path)
         assert page.ask(f"place/{row['fid']}/picture/129") == (200, picture)
 
 
+@pytest.mark.parametrize(
+    "change", ["id = '../../images/a'", "row = 'x'", "col = NULL", "row = -4", "map = '../../../etc/passwd'"]
+)
+def test_an_edited_point_is_an_error_of_one_line(folder: Path, change: str) -> None:
+    changed(folder / "points.gpkg", f"UPDATE points SET {change} WHERE fid = 1")
+    (folder / "images" / "a.png").write_bytes(b"secret")
+    with routes_of(Wanted((folder / "points.gpkg",))) as routes, served(routes) as server:
+        page = PageClient(server)
+        replies = [page.ask("row/1"), page.ask("place/1/image/33"), page.ask("place/1/picture/33")]
+        assert {status for status, _ in replies} <= {200, 404}
+        assert all(isinstance(json.loads(content), dict) for _, content in replies)
+        assert "secret" not in page.seen.decode()
+
+
 def test_only_one_file_of_questions_is_shown(folder: Path) -> None:
     points = folder / "points.gpkg"
     for wrong in (Wanted((points, folder / "maps")), Wanted((points,), labels="{stem}.tif")):

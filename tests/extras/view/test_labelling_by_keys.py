@@ -107,3 +107,21 @@ def test_after_the_last_point_the_page_names_the_next_command(tmp_path: Path) ->
         assert "60 points" in text_of(page, "intervals")
         press(page, BACKSPACE)
         until(lambda: "Point 60" in text_of(page, "question"))
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    names = ("<img src=x onerror=document.title=1>", "</script><b>x", "a\"'&amp;")
+    path = sampled_points(tmp_path, names=names).rename(tmp_path / "<b>.gpkg")
+    with (
+        routes_of(Wanted((path,), tmp_path / "images")) as routes,
+        served(routes) as server,
+        headless(tmp_path / "one", server.address) as page,
+    ):
+        until(lambda: "Point 1" in text_of(page, "question"))
+        for name in names:
+            assert name in text_of(page, "answers")
+        assert text_of(page, "title") == "<b>.gpkg"
+        assert page.execute_script("return document.querySelectorAll('b, #answers img').length") == 0
+        press(page, "1")
+        answered(page, 1)
+    assert held(path)[0] == names[0]
