@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser
+from segmenter.base.machine import return_freed_memory
 from segmenter.base.options import OverwriteOptions, option
 from segmenter.base.terminal import say
 
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from .view_kinds import routes_of
 
+    return_freed_memory()
     wanted = Wanted(given.given, given.images, given.labels, given.beside, given.places)
     if given.export is not None:
         return _export(wanted, given.export, given)

@@ -73,7 +73,8 @@ def default_colours(names: Sequence[str], given: Sequence[Colour | None] = ()) -
     }
     found |= _bent(natural, list(found.values()))
     missing = [i for i in range(len(names)) if i not in found]
-    found |= zip(missing, _farthest(list(found.values()), len(missing)), strict=True)
+    if missing:
+        found |= zip(missing, _farthest(list(found.values()), len(missing)), strict=True)
     return [found[i] for i in range(len(names))]
 
 

@@ -145,8 +145,9 @@ class MapLayer(ClassLayer):
     """Class ids of a written map.
 
     Args:
+        block: size of its blocks.
         ids: id on the page of each id in the map.
-        place: pixels that are shown of it; None: all.
+        place: pixels that are shown of it.
     """
 
     def __init__(
@@ -154,16 +155,16 @@ class MapLayer(ClassLayer):
         id: str,
         title: str,
         path: Path,
+        block: Size,
         ids: Sequence[int],
         palette: Sequence[Colour],
-        place: Window | None = None,
+        place: Window,
     ) -> None:
         self._files = OpenFiles(path, lambda: WrittenMap(path, with_confidence=False))
         self._ids = np.full(256, IGNORE, np.uint8)
         self._ids[: len(ids)] = ids
-        with self._files.handle() as opened:
-            self._place = place or Window.of(opened.info.size)
-            super().__init__(id, title, self._place.size, opened.block, palette)
+        self._place = place
+        super().__init__(id, title, place.size, block, palette)
 
     @property
     def identity(self) -> list[object]:

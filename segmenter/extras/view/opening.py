@@ -17,6 +17,7 @@ from segmenter.extras.view.shown_map import MapLegend, ShownMap, place_in
 from segmenter.extras.view.windows import WindowList
 from segmenter.extras.written_map import CONFIDENCE, MapClass, WrittenMap, maps_in
 from segmenter.grid.colours import default_colours
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.folder.journal import Journal
@@ -120,7 +121,8 @@ class _Opening:
             shown.notes.append(f"{shown.name}: its image{what} was not found; --images DIR says where it is")
         else:
             shown.add(lambda: self._image(shown, image))
-        own = MapLayer("map", "map", shown.path, self._legend.take(shown.classes), self._palette)
+        ids = self._legend.take(shown.classes)
+        own = MapLayer("map", "map", shown.path, shown.block, ids, self._palette, Window.of(shown.info.size))
         shown.layers["map"] = own
         if self._labels is not None:
             shown.add(lambda: self._label(shown, image or shown.path))
@@ -185,8 +187,9 @@ class _Opening:
         if path is None:
             raise DatasetError(f"--beside {self._wanted.beside}", f"has no map {shown.path.name}")
         with WrittenMap(path, with_confidence=False) as opened:
-            ids, place = self._legend.take(opened.classes), place_in(opened.info, shown.info)
-        return MapLayer("beside", f"beside: {path.parent.name}", path, ids, self._palette, place)
+            ids, block = self._legend.take(opened.classes), opened.block
+            place = place_in(opened.info, shown.info)
+        return MapLayer("beside", f"beside: {path.parent.name}", path, block, ids, self._palette, place)
 
 
 def _coloured(classes: Sequence[MapClass]) -> list[LandCoverClass]:

@@ -29,8 +29,8 @@ from segmenter.raster import RasterSpec, RasterWriter, open_raster, remove_lefto
 
 MOST_BYTES = 4 << 30
 """Bytes of all overviews on disk."""
-_SIDE = 512
-"""Pixels of an overview's window that are made at once, a block of its file."""
+_SIDE = 2048
+"""Side in pixels of what is read at once."""
 _LOWEST, _LARGE, _LOWEST_OF_LARGE = 2, 1 << 31, 4
 """Lowest level that is kept; pixels from which on another is, so that it takes a 256th of the raster."""
 _VERSION = 1
@@ -135,7 +135,7 @@ class Overviews:
             else:
                 read, factor, of = (lambda window: layer.read(window, pyramid.bands)), 1 << level, layer.size
             writer = stack.enter_context(RasterWriter(path, size, spec))
-            places = list(_windows(size))
+            places = list(_windows(size, _SIDE // factor))
             for number, window in enumerate(places):
                 self._check_going(path)
                 own = behind(window, factor, of)
@@ -173,11 +173,10 @@ class _StoppedError(Exception):
     """The page was closed."""
 
 
-def _windows(size: Size) -> Iterator[Window]:
-    side = Size(min(_SIDE, size.height), min(_SIDE, size.width))
-    for row in range(0, size.height, side.height):
-        for col in range(0, size.width, side.width):
-            yield Window(row, col, side.height, side.width).intersection(Window.of(size))
+def _windows(size: Size, side: int) -> Iterator[Window]:
+    for row in range(0, size.height, side):
+        for col in range(0, size.width, side):
+            yield Window(row, col, side, side).intersection(Window.of(size))
 
 
 def _stored(read: Callable[[Window], Pixels]) -> Callable[[Window], Pixels]:

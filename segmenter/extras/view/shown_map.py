@@ -12,7 +12,7 @@ from segmenter.extras.view.layers import Bands, Layer
 from segmenter.extras.view.pyramid import Pyramid, levels
 from segmenter.extras.written_map import MapClass, WrittenMap
 from segmenter.grid.colours import default_colours
-from segmenter.grid.geometry import Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import Colour
 from segmenter.raster import RasterInfo, crs_title, extent_text
 from segmenter.raster.crs_units import same_ground
@@ -65,6 +65,7 @@ class ShownMap:
     name: str
     path: Path
     info: RasterInfo
+    block: Size
     source: str
     digest: str
     classes: tuple[MapClass, ...]
@@ -80,7 +81,9 @@ class ShownMap:
             RasterError: it is none, or cannot be read.
         """
         with WrittenMap(path, with_confidence=False) as opened:
-            return cls(id, path.stem, path, opened.info, opened.source, opened.image, opened.classes)
+            return cls(
+                id, path.stem, path, opened.info, opened.block, opened.source, opened.image, opened.classes
+            )
 
     def pyramid(self, layer: str, bands: Bands = ()) -> Pyramid:
         """Return the levels of a layer (KeyError: there is none of that name)."""

@@ -23,7 +23,7 @@ export class Settings {
   }
 
   get(layer) {
-    return (this.of[layer.id] ??= { on: false, opacity: 1, bands: [] });
+    return (this.of[layer.id] ??= { on: false, opacity: layer.kind === "marks" ? 0.5 : 1, bands: [] });
   }
 }
 
