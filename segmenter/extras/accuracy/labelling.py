@@ -58,7 +58,7 @@ class PointLabels:
         Raises:
             DatasetError: the row was edited.
         """
-        return self._whole(row, "id")
+        return self._number_in(row, "id")
 
     def pixel(self, row: AnswerRow) -> Window:
         """Return a point's pixel.
@@ -66,9 +66,9 @@ class PointLabels:
         Raises:
             DatasetError: the row was edited.
         """
-        return Window(self._whole(row, "row"), self._whole(row, "col"), 1, 1)
+        return Window(self._number_in(row, "row"), self._number_in(row, "col"), 1, 1)
 
-    def _whole(self, row: AnswerRow, name: str) -> int:
+    def _number_in(self, row: AnswerRow, name: str) -> int:
         value = row.values[name]
         if not isinstance(value, int) or not 0 <= value < 1 << 40:
             raise DatasetError(
