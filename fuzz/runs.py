@@ -14,6 +14,7 @@ from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.evaluation.calibration import fit_held_out
 from segmenter.evaluation.learning_curves import learning_curves
+from segmenter.evaluation.prediction_sets import PROMISES, BlockLosses
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
@@ -36,6 +37,7 @@ from segmenter.runs.report.sections import report_sections
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES
+from segmenter.runs.set_file import load_sets, save_sets
 from segmenter.sampling.plan import plan
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -154,6 +156,11 @@ def make_run(folder: Path) -> None:
     fitted = fit_held_out(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), np.arange(90) % 3)
     scene = FittedScene(name="a", image="0" * 16, label="1" * 16)
     save_calibration(load_run(folder), fitted, pixels=90, scenes=3, fitted_on=[scene])
+    losses = BlockLosses(4, 3)
+    pixel_N = np.arange(90)
+    losses.add(0, pixel_N // 9, pixel_N % 9, pixel_N % 3, rng.dirichlet(np.ones(3), 90))
+    losses.finish(0)
+    save_sets(load_run(folder), losses)
     table: dict[str, Any] = {"titles": ["Class"], "rows": [["a"]], "remarks": []}
     save_accuracy(load_run(folder), {"source": "points.gpkg", "head": "overall accuracy 90 ± 2 %", **table})
 
@@ -218,6 +225,11 @@ def read_windows(file: Path) -> Facts:
 def read_calibration(file: Path) -> Facts:
     """Temperature and bias that predict.py takes, and the measures that the report shows."""
     return [digest(repr(load_calibration(file.parent)))]
+
+
+def read_sets(file: Path) -> Facts:
+    """Thresholds that predict.py takes."""
+    return [digest(repr([load_sets(load_run(file.parent), promise) for promise in PROMISES]))]
 
 
 def read_accuracy(file: Path) -> Facts:

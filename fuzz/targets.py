@@ -28,6 +28,7 @@ TARGETS: dict[str, Target] = {
     "report": Target(runs.make_run, ["log.jsonl", "scores.json"], runs.read_report),
     "windows": Target(runs.make_run, ["windows.json"], runs.read_windows, checksum=True),
     "calibration": Target(runs.make_run, ["calibration.json"], runs.read_calibration, checksum=True),
+    "sets": Target(runs.make_run, ["sets.json"], runs.read_sets, checksum=True),
     "accuracy": Target(runs.make_run, ["accuracy.json"], runs.read_accuracy, checksum=True),
     "journal": Target(outputs.make_journal, [".journal.jsonl"], outputs.read_journal, fits=is_part),
     "partial": Target(

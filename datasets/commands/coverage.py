@@ -28,7 +28,9 @@ _STDOUT = Path("-")
 class _Options(ClusterRecipeOptions):
     all: bool = option(False, "print also the classes, scales, other ways of sampling, and what would help")
     split: Literal["train", "validation", "test"] = option(
-        "train", "scenes to diagnose, by their part in the split (default: train)"
+        "train",
+        "part of the split whose scenes are diagnosed: which classes its tiles and batches hold "
+        "(default: train)",
     )
     batch: str | None = option(
         None,

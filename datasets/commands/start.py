@@ -76,8 +76,8 @@ class _Options:
     )
     like: Path | None = option(
         None,
-        "recipe or run whose split is taken over, so that its scenes keep their parts (default: a recipe "
-        "of the same data beside the one to write, if there is one)",
+        "recipe or run whose split is taken over, so that its scenes stay in training, validation or test "
+        "(default: a recipe of the same data in the folder of the one to write, if there is one)",
         "RECIPE|RUN",
     )
     gpus: tuple[int, ...] | None = option(

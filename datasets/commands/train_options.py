@@ -47,6 +47,14 @@ class TrainOptions(RecipeOptions):
         "K",
         alone=0,
     )
+    all: str | None = option(
+        None,
+        "train once more before shipping, on training and validation scenes, for as many steps as the "
+        "validation of RUN chose (of folds: their median), into RUN_all; nothing validates then, and the "
+        "last weights predict (default: runs/NAME)",
+        "RUN",
+        alone="",
+    )
     print_config: bool = option(
         False, "print the resolved recipe with an explanation of each setting, and end"
     )

@@ -39,10 +39,14 @@ def run_training(given: TrainOptions, recipe: Recipe, train: Train, answer: Text
 
     run_role = role_of(recipe.distribution)
     cluster = None if run_role else given.place_in_cluster(recipe.distribution.strategy)
+    alone = run_role is None and (cluster is None or cluster.workers == 1)
+    if given.all is not None:
+        from .last_training import train_on_all
+
+        return _answer([train_on_all(given, recipe, train, alone=alone)], given, answer)
     if given.folds is not None:
         from .folds import train_folds
 
-        alone = run_role is None and (cluster is None or cluster.workers == 1)
         return _answer(train_folds(given, recipe, train, alone=alone), given, answer)
     if run_role is not None:
         named = (given.cluster, given.role, given.index, given.logical_devices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from segmenter.devices.strategy import Devices
     from segmenter.extras.parameter_servers.control import Watch
     from segmenter.grid.scenes import Dataset
+    from segmenter.runs.records import ChosenBy
     from segmenter.runs.resume import Checkpoint
     from segmenter.tiles.feeding.processes import WorkerPool
     from segmenter.training.beginning.fine_tuning import StartingRun
@@ -35,6 +36,7 @@ class TrainRequest:
         cluster: workers that train together; None: one.
         watch: over the servers and workers of a chief of parameter servers.
         sibling: run of another fold, whose scenes it has; None: those of the folder.
+        chosen: how validation chose the steps of a training on all scenes; None: it validates itself.
     """
 
     options: TrainOptions
@@ -42,6 +44,7 @@ class TrainRequest:
     cluster: Cluster | None = None
     watch: Watch | None = None
     sibling: Path | None = None
+    chosen: ChosenBy | None = None
 
     @property
     def chief(self) -> bool:
@@ -81,7 +84,17 @@ def find_scenes(request: TrainRequest, run: RunFolder) -> Scenes:
     """Return the scenes, for a resumed training those that it began with, and the run of `--init-from`."""
     resumed = run.path if request.options.resumes else None
     dataset = scenes_of(request.recipe, resumed, request.sibling)
+    if request.chosen is not None:
+        dataset = with_validation(dataset)
     return Scenes(dataset, _source(request, dataset) if request.chief else None)
+
+
+def with_validation(dataset: Dataset) -> Dataset:
+    """Return a dataset whose validation scenes train."""
+    scenes = (
+        replace(scene, split="train") if scene.split == "validation" else scene for scene in dataset.scenes
+    )
+    return replace(dataset, scenes=tuple(scenes))
 
 
 def scenes_of(recipe: Recipe, resumed: Path | None, sibling: Path | None) -> Dataset:
@@ -186,6 +199,7 @@ def training_of(
         run.path,
         checkpoint=run.checkpoint,
         source=scenes.source,
+        chosen=request.chosen,
         profile=request.options.profile,
         workers=workers,
     )

@@ -44,7 +44,8 @@ _MOST_REMARKS = 4
 """Remarks on lists of scenes."""
 _MOST_NAMED = 60
 """Groups held out that a recipe names; more are chosen by a hash."""
-_SEEDS = 64
+_SEEDS, _LEAST_SEEDS, _MOST_HASHES = 64, 4, 1 << 17
+"""Seeds of a hash that are tried; fewer where names are many, whose parts differ little."""
 _BLOCKS, _LEAST_BLOCKS = 40, 12
 """Blocks that scenes are cut into if labels allow, and at the least."""
 _BUFFERS = 3
@@ -89,9 +90,9 @@ def split_of(draft: Draft) -> Iterator[Choice]:
         yield Choice("dataset.split.test", names, f"published: {counted(len(names), 'scene')}")
 
 
-def _best_seed(cost: Callable[[int], float]) -> int:
+def _best_seed(cost: Callable[[int], float], seeds: int = _SEEDS) -> int:
     """Return the first seed with the lowest cost."""
-    return int(np.argmin(np.round([cost(seed) for seed in range(_SEEDS)], 9)))
+    return int(np.argmin(np.round([cost(seed) for seed in range(seeds)], 9)))
 
 
 # ---------------------------------------------------------------------------------------- whole groups
@@ -117,7 +118,8 @@ def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
 
     many = math.ceil(groups.count * (VALIDATION + TEST)) > _MOST_NAMED
     by_hash = draft.folder and many and (groups.alone or bool(groups.names))
-    seed = _best_seed(cost) if by_hash else 0
+    seeds = min(_SEEDS, max(_LEAST_SEEDS, _MOST_HASHES // len(hashed)))
+    seed = _best_seed(cost, seeds) if by_hash else 0
     part_G = parts(seed) if by_hash else deal(counts_GK, wish, draft.recipe.seed)
     how, other = f"; {groups.how}", groups.other
     if groups.regex:
@@ -133,7 +135,7 @@ def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
         yield Choice(f"dataset.split.{where}", value, told + how, other)
         how, other = "", ""
     if by_hash:
-        yield Choice("dataset.split.seed", seed, f"the best of {_SEEDS} for the classes")
+        yield Choice("dataset.split.seed", seed, f"the best of {seeds} for the classes")
     if groups.ground is not None and (torn := _overlapping_scenes(draft, groups.ground, part_G[groups.of_S])):
         left = nested(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"

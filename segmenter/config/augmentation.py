@@ -26,6 +26,15 @@ _APPLIED = {
 """Probability → the settings whose transform it is of."""
 
 
+_MIRRORS = frozenset({"HorizontalFlip", "VerticalFlip"})
+_WAYS = (
+    ("all", ({"D4"}, {"SquareSymmetry"}, *({mirror, "RandomRotate90"} for mirror in _MIRRORS))),
+    ("flips", (_MIRRORS,)),
+    ("mirror", ({"HorizontalFlip"},)),
+)
+"""Symmetries, the most first, and the sets of transforms by which tiles are shown in all of them."""
+
+
 class TransformConfig(Section):
     """One transform of albumentations; all other keys are parameters of the transform."""
 
@@ -121,6 +130,14 @@ class CopyPasteConfig(Section):
         "equal share for each class would give them",
         json_schema_extra={"unit": ""},
     )
+
+
+def symmetries_of(section: Any) -> str:
+    """Return the name, as in `--tta`, of the most symmetries in which section `augmentation` shows tiles."""
+    if section.d4:
+        return "all"
+    shown = {transform.name for transform in section.transforms}
+    return next((name for name, ways in _WAYS if any(way <= shown for way in ways)), "none")
 
 
 def as_mapping(data: Any) -> Any:

@@ -442,7 +442,7 @@ class FolderConfig(Located):
         "codes",
         "",
         "content of the label files: class codes (also palette indices), colours, or masks of one class "
-        "each, by {class} in the name or by band: docs/data.md",
+        "each, as files with {class} in dataset.labels, or as bands of one file: docs/data.md",
     )
     classes: tuple[FolderClass, ...] = setting(
         ..., "", "classes of the dataset; their order gives the ids 0, 1, 2, …", min_length=1

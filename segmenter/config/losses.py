@@ -37,10 +37,16 @@ class LossConfig(Section):
     """Weighted sum of the terms; ignored pixels count in none."""
 
     cross_entropy: Annotated[float, Term("pixels")] = setting(
-        1.0, "weight", "weight of cross-entropy in the loss; averaged as loss.normalisation says", ge=0
+        1.0,
+        "weight",
+        "weight of cross-entropy in the sum of losses; averaged as loss.normalisation says; 0: off",
+        ge=0,
     )
     focal: Annotated[float, Term("pixels")] = setting(
-        0.0, "weight", "weight of focal loss in the loss; averaged as loss.normalisation says", ge=0
+        0.0,
+        "weight",
+        "weight of focal loss in the sum of losses; averaged as loss.normalisation says; 0: off",
+        ge=0,
     )
     focal_gamma: Annotated[float, UsedBy("focal")] = setting(
         2.0,

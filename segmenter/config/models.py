@@ -135,7 +135,7 @@ class EncoderDecoderConfig(Section):
         128,
         "channels",
         "number of channels of the decoders FPN, UPerNet and DeepLabV3+; in a U-Net decoder, of its "
-        "deepest level",
+        "coarsest level; each finer one has half as many, 16 at least",
         ge=8,
         le=1024,
     )

@@ -14,7 +14,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from segmenter.config.augmentation import CopyPasteConfig, ProbabilityConfig, TransformConfig, as_mapping
+from segmenter.config.augmentation import (
+    CopyPasteConfig,
+    ProbabilityConfig,
+    TransformConfig,
+    as_mapping,
+    symmetries_of,
+)
 from segmenter.config.datasets import DatasetConfig as DatasetConfig
 from segmenter.config.datasets import Metres
 from segmenter.config.devices import DistributionConfig as DistributionConfig
@@ -138,7 +144,8 @@ class AugmentationConfig(Section):
     noise: float = setting(
         0.0,
         "share of the range",
-        "largest deviation of the noise that is added to a tile; slow; 0: off",
+        "largest standard deviation of the Gaussian noise that is added to a tile, as a share of the range "
+        "of the pixels' type; slow to compute; 0: off",
         ge=0,
         le=0.5,
     )
@@ -165,6 +172,11 @@ class AugmentationConfig(Section):
         "copy-paste of rare classes: regions of another tile, which is read too, are pasted into a tile; "
         "default: off",
     )
+
+    @property
+    def symmetries(self) -> str:
+        """Name, as in `--tta`, of the most symmetries in which tiles are shown."""
+        return symmetries_of(self)
 
     @model_validator(mode="before")
     @classmethod

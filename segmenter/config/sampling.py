@@ -101,8 +101,9 @@ class SamplingConfig(Section):
     per_replica: Literal["best_effort", "off", "guarantee"] = setting(
         "best_effort",
         "",
-        "distribution of a step's tiles over the devices; best_effort: each device sees as many classes as "
-        "it can; guarantee: each device sees all; off: in any order",
+        "distribution of the tiles of each step over the devices; best_effort: each device sees as many "
+        "classes as it can in a step; guarantee: each device sees all classes in each step; off: "
+        "in any order",
     )
     scale_strata: tuple[Metres, ...] = setting(
         (),

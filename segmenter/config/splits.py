@@ -30,7 +30,9 @@ def one_group(value: str) -> str:
 class SplitByNames(Section):
     """Scenes listed by name; unlisted scenes are used for training."""
 
-    validation: tuple[str, ...] = setting((), "", "scenes or groups that validate during training, by name")
+    validation: tuple[str, ...] = setting(
+        (), "", "scenes or groups that validate the training, and do not train, by name; default: none"
+    )
     test: tuple[str, ...] = setting(
         (), "", "scenes or groups that training never sees, for the test, by name"
     )
@@ -73,7 +75,9 @@ class FolderSplit(Section):
         "scenes of one group stay in one part of the split",
     )
     validation: tuple[str, ...] = setting(
-        (), "", "scenes that validate during training, by group, name or glob pattern"
+        (),
+        "",
+        "scenes that validate the training, and do not train, by group, name or glob pattern; default: none",
     )
     test: tuple[str, ...] = setting(
         (), "", "scenes that training never sees, for the test, by group, name or glob pattern"

@@ -51,6 +51,14 @@ class Calibration:
         scaled_NK = np.asarray(log_NK, np.float64) / self.temperature + np.array(self.bias)
         return _log_softmax(scaled_NK)
 
+    def undone(self, probability_NK: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return the model's own probabilities (N, K) of calibrated ones."""
+        with np.errstate(divide="ignore"):
+            log_NK = self.temperature * (np.log(probability_NK) - np.array(self.bias, np.float32))
+        log_NK -= log_NK.max(axis=1, keepdims=True)
+        own_NK = np.exp(log_NK)
+        return (own_NK / own_NK.sum(axis=1, keepdims=True)).astype(np.float32)
+
 
 @dataclass(frozen=True)
 class Measures:

@@ -327,6 +327,7 @@ def _parts(path: Path, facts: Facts) -> Iterator[bytes]:
 
 def _most_bytes(style: MapStyle, job: MapJob) -> int:
     """Return the uncompressed size in bytes of a map's files and its partial map."""
-    kind = style.wanted.probabilities
+    kind = style.request.probabilities
     each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
-    return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each) * 2
+    sets = 0 if style.sets is None else style.sets.pixel_bytes
+    return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each + sets) * 2

@@ -8,7 +8,7 @@ the model's stride. The halo covers everything beyond a window.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -51,6 +51,7 @@ class Symmetry:
 _FLIPS = tuple(Symmetry(False, rows, cols) for rows in (False, True) for cols in (False, True))
 SYMMETRIES: dict[str, tuple[Symmetry, ...]] = {
     "none": _FLIPS[:1],
+    "mirror": _FLIPS[:2],
     "flips": _FLIPS,
     "all": (*_FLIPS, *(Symmetry(True, s.reverse_rows, s.reverse_cols) for s in _FLIPS)),
 }
@@ -59,7 +60,12 @@ _LONGEST = 20  # characters of a scale
 _SCALES = (Fraction(3, 4), _ONE, Fraction(5, 4))
 _SMALLEST, _LARGEST, _DENOMINATOR = Fraction(1, 4), Fraction(4), 16
 """Bounds of a scale and of its denominator; windows lie on multiples of its denominator times the stride."""
-EXPECTED = "none, flips or all, with or without scales (0.75,1,1.25) or numbers, as flips,scales or 0.5,1"
+EXPECTED = (
+    "none, mirror, flips, all or auto, with or without scales (0.75,1,1.25) or numbers, as flips,scales or "
+    "0.5,1"
+)
+AUTO = "auto"
+"""Symmetries that stand for those of the training: `settled_tta`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Tta:
     """Test-time augmentation: every symmetry at every scale, with equal weights.
 
     Attributes:
-        symmetries: one of `SYMMETRIES`.
+        symmetries: one of `SYMMETRIES`, or `AUTO` until it is settled.
         scales: model pixels per input pixel, along one side.
     """
 
@@ -88,16 +94,27 @@ class Tta:
 
 
 def parse_tta(text: str) -> Tta:
-    """Parse `--tta`: none, flips, all, or scales as numbers, separated by commas."""
+    """Parse `--tta`: none, mirror, flips, all, auto, or scales as numbers, separated by commas."""
     words = [word.strip() for word in text.split(",")]
-    symmetries = [word for word in words if word in SYMMETRIES]
+    symmetries = [word for word in words if word in SYMMETRIES or word == AUTO]
     scales: list[Fraction] = []
     for word in words:
-        if word not in SYMMETRIES:
+        if word not in symmetries:
             scales += _SCALES if word == "scales" else [_scale(word, text)]
     if len(symmetries) > 1 or len(set(scales)) < len(scales):
         raise ConfigError("--tta", expected=f"{EXPECTED}, each once", got=text)
     return Tta(symmetries[0] if symmetries else "none", tuple(sorted(scales)) or (_ONE,))
+
+
+def settled_tta(tta: Tta, trained: Iterable[str]) -> Tta:
+    """Return what is averaged: for `AUTO`, the symmetries by which all runs were trained.
+
+    Args:
+        trained: name of the symmetries of each run, `AugmentationConfig.symmetries`.
+    """
+    if tta.symmetries != AUTO:
+        return tta
+    return replace(tta, symmetries=min(trained, key=lambda name: len(SYMMETRIES[name])))
 
 
 def _number(scale: Fraction) -> str:

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,11 +36,12 @@ from segmenter.inference.memory import (
 from segmenter.inference.predictor import classify_all
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
-from segmenter.inference.tta import parse_tta, seen_by
+from segmenter.inference.tta import AUTO, parse_tta, seen_by, settled_tta
 from segmenter.mapping.calibrated import describe_calibration
-from segmenter.mapping.finisher import Finisher, Store
+from segmenter.mapping.finisher import Finisher, OutputStore
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.outputs.sets import sets_of
 from segmenter.mapping.request.truth import GsdOf, Images, by_georeference
 from segmenter.mapping.style import MapStyle
 from segmenter.raster.write import BLOCK
@@ -277,6 +278,15 @@ def _tell(chosen: tuple[str, ...], trained: tuple[str, ...], why: str) -> None:
         say(f"precision: {shown}{why} (trained and validated in {theirs}: some pixels differ)")
 
 
+def _averaged(asked: str, run: AnyRun) -> str:
+    """Return `--tta` with the symmetries that the training of the run showed in place of `auto`; print it."""
+    tta = settled_tta(parse_tta(asked), (member.recipe.augmentation.symmetries for member in members(run)))
+    if parse_tta(asked).symmetries == AUTO:
+        cost = f"; takes {tta.count} times as long as one prediction" if tta.count > 1 else ""
+        say(f"--tta {asked}: {tta}, as the recipe trains{cost}")
+    return str(tta)
+
+
 @dataclass(frozen=True)
 class Call:
     """A request with everything that it needs.
@@ -297,7 +307,7 @@ class Call:
     style: MapStyle
     finishers: tuple[Finisher, ...]
     windows: Backend
-    store: Store | None
+    store: OutputStore | None
 
     @classmethod
     def of(
@@ -307,7 +317,7 @@ class Call:
         images: Images | None = None,
         finishers: Sequence[Finisher] = (),
         windows: Backend | None = None,
-        store: Store | None = None,
+        store: OutputStore | None = None,
     ) -> Call:
         """Build the call of a request.
 
@@ -317,11 +327,13 @@ class Call:
             CheckpointError: the weights or a calibration are damaged, or do not belong together.
         """
         run = run if request.calibration else uncalibrated(run)
+        request = replace(request, tta=_averaged(request.tta, run))
         gsd = _wanted_gsd(request, run)
         by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
         style = MapStyle(
             *(request, run.classes, run.recipe.name, run.fingerprint(), by_default, shown),
             describe_calibration(run),
+            sets_of(request, run),
         )
         return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
 

@@ -75,7 +75,7 @@ class Finisher:
         """Release all resources, also after an error."""
 
 
-class Store(Protocol):
+class OutputStore(Protocol):
     """Store for finished outputs; an output in the store counts as finished."""
 
     keep: bool

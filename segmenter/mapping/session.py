@@ -30,11 +30,12 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.calibrated import remarks
 from segmenter.mapping.call import Backend, Call, computing_options, settled_tiling
-from segmenter.mapping.finisher import Finisher, Store
+from segmenter.mapping.finisher import Finisher, OutputStore
 from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts, of_one_run
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.outcome import Outcome
+from segmenter.mapping.outputs.sets import ENDING, describe_sets
 from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
@@ -82,7 +83,7 @@ def map_rasters(
     *,
     finishers: Sequence[Finisher] = (),
     windows: Backend | None = None,
-    store: Store | None = None,
+    store: OutputStore | None = None,
 ) -> MappingResult:
     """Map and score the inputs of a request; maps finished by an earlier call are kept.
 
@@ -259,6 +260,9 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
     if isinstance(call.run, Ensemble) and any(job.remark for job in outcome.written) and call.run.remark:
         outcome.warnings.append(call.run.remark)
     _tell_written(outcome, call.request.output)
+    if (sets := call.style.sets) is not None and outcome.written:
+        files = (call.request.output / f"{job.name}{ENDING}" for job in outcome.written)
+        say(describe_sets(sets, call.run.classes.names, files))
     return outcome
 
 

@@ -18,6 +18,7 @@ from segmenter.grid.windows import COLUMN, grid
 from segmenter.inference.predictor import ExtraOutputs
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value
+from segmenter.mapping.outputs.sets import PixelSets
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterInfo, keeps_crs, read_label
 
@@ -31,7 +32,7 @@ _AT_ONCE = Size(512, COLUMN)
 
 WEIGHTS, SOURCE, SOURCE_DIGEST = "WEIGHTS", "SOURCE", "SOURCE_DIGEST"
 """Entries of a GeoTIFF's metadata: `MapStyle.weights`, name of the image's file, and a digest of it."""
-BESIDE = (".confidence.tif", ".probabilities.tif")
+BESIDE = (".confidence.tif", ".probabilities.tif", ".sets.tif")
 """Endings of GeoTIFFs beside a map that are not maps."""
 
 
@@ -50,6 +51,7 @@ class MapStyle:
         weights: fingerprint of its weights, for the same; of several runs each one's, with commas.
         gsd: scale, in the metadata of maps whose raster is resampled for the model.
         calibration: temperature of calibrated probabilities, in the metadata; empty: not calibrated.
+        sets: prediction sets that are written; None: none are.
 
     Raises:
         DatasetError, RasterError: codes or a nodata value do not fit the classes.
@@ -62,6 +64,7 @@ class MapStyle:
     codes_by_default: bool = False
     gsd: str = ""
     calibration: str = ""
+    sets: PixelSets | None = None
 
     def __post_init__(self) -> None:
         nodata, count = self.request.nodata, len(self.classes)
@@ -81,8 +84,9 @@ class MapStyle:
 
     @cached_property
     def wanted(self) -> ExtraOutputs:
-        """Outputs besides class ids, each in a separate file."""
-        return ExtraOutputs(confidence=self.request.confidence, probabilities=self.request.probabilities)
+        """Outputs besides class ids: of these, or for sets, separate files are made."""
+        kind = self.request.probabilities if self.sets is None else "float32"
+        return ExtraOutputs(confidence=self.request.confidence, probabilities=kind)
 
     @cached_property
     def _geotiff_values(self) -> FileValues:
@@ -106,7 +110,8 @@ class MapStyle:
         """Return the paths of files that are written with a map."""
         beside = {
             "confidence.tif": self.wanted.confidence,
-            "probabilities.tif": self.wanted.probabilities is not None,
+            "probabilities.tif": self.request.probabilities is not None,
+            "sets.tif": self.sets is not None,
         }
         return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
@@ -132,7 +137,8 @@ class MapStyle:
 
     def options(self, job: MapJob) -> dict[str, Any]:
         """Return the options that determine the contents of the wanted files, as plain JSON."""
-        files = {"confidence": self.wanted.confidence, "probabilities": self.wanted.probabilities}
+        files: dict[str, Any] = {"confidence": self.wanted.confidence}
+        files |= {"probabilities": self.request.probabilities, "sets": self.request.sets}
         return {
             "format": job.output.suffix,
             "nodata": self._geotiff_values.nodata,

@@ -22,6 +22,7 @@ from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation, typed
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
+from segmenter.evaluation.scores import percent
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
 from segmenter.runs.checkpoints import BEST, Arrays, load_some, save_arrays
@@ -40,13 +41,13 @@ class RunWithWeights(Protocol):
     def weights_file(self) -> Path: ...
 
 
-class _Strict(BaseModel):
+class StrictRecord(BaseModel):
     model_config = ConfigDict(
         strict=True, frozen=True, extra="forbid", allow_inf_nan=False, from_attributes=True
     )
 
 
-def _loaded(path: Path, kind: type[Record], most: int = 1 << 24, remedy: Any = ...) -> Record | None:
+def loaded_record(path: Path, kind: type[Record], most: int = 1 << 24, remedy: Any = ...) -> Record | None:
     """Load a sealed record of a run; None without that file.
 
     Raises:
@@ -107,7 +108,7 @@ def load_accuracy(run: RunWithWeights) -> AccuracyFile | None:
         CheckpointError: the file is damaged, of another format or of other weights.
     """
     path, anew = run.path / ACCURACY, "remove it, or estimate anew"
-    found = _loaded(path, AccuracyFile, remedy=anew)
+    found = loaded_record(path, AccuracyFile, remedy=anew)
     if found is not None and found.weights != run.fingerprint():
         raise CheckpointError(path, "is of other weights than those that predict", remedy=anew)
     return found
@@ -125,7 +126,7 @@ _IMAGES_FORMAT, _MOST_IMAGES = 1, 64
 """Images that are recorded at most: enough to check on, of a dataset of any size."""
 
 
-class GroundPlace(_Strict):
+class GroundPlace(StrictRecord):
     """Location of the training scenes on the ground.
 
     Attributes:
@@ -139,7 +140,29 @@ class GroundPlace(_Strict):
     exact: bool
 
 
-class Origin(_Strict):
+class ChosenBy(StrictRecord):
+    """Validation of earlier runs by which the steps of a training on all scenes were chosen.
+
+    Attributes:
+        runs: run directories: one, or those of folds.
+        steps: step of the best validation, of folds the median.
+        miou: mIoU of each run's best validation.
+    """
+
+    runs: tuple[Annotated[str, Field(max_length=10_000)], ...]
+    steps: Natural
+    miou: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """Return a sentence on the choice, with its scores."""
+        scores = ", ".join(percent(miou) for miou in self.miou)
+        return (
+            f"validation scenes trained, too, for about {self.steps:,} steps, as validation chose in "
+            f"{', '.join(self.runs)}; there mIoU was {scores} %"
+        )
+
+
+class Origin(StrictRecord):
     """Origin of a run.
 
     Attributes:
@@ -152,6 +175,7 @@ class Origin(_Strict):
         place: location of the training scenes; None: unknown, or left out.
         started_from: name of the run whose weights it started from; empty: no run; None: unknown.
         computed_on: hardware and CUDA libraries at its start (`devices.setup.computed_on`).
+        chosen_by: how its steps were chosen, if validation scenes trained, too.
     """
 
     format: Literal[1] = 1
@@ -166,6 +190,7 @@ class Origin(_Strict):
     place: GroundPlace | None = None
     started_from: str | None = None
     computed_on: dict[str, str] = {}
+    chosen_by: ChosenBy | None = None
 
 
 def save_origin(run: Path, origin: Origin) -> None:
@@ -180,7 +205,7 @@ def save_origin(run: Path, origin: Origin) -> None:
 def load_origin(run: Path) -> Origin | None:
     """Load the origin from a run directory; None if missing, damaged or of another format."""
     with suppress(SegmenterError):
-        return _loaded(run / FILE, Origin)
+        return loaded_record(run / FILE, Origin)
     return None
 
 
@@ -221,7 +246,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Base64 = Annotated[str, Field(max_length=1 << 19, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 
 
-class ShownWindow(_Strict):
+class ShownWindow(StrictRecord):
     """A window of a scene, with pictures of its image, label and map.
 
     Attributes:
@@ -248,7 +273,7 @@ class ShownWindow(_Strict):
     map: Base64
 
 
-class ShownWindows(_Strict):
+class ShownWindows(StrictRecord):
     """Windows shown in a report.
 
     Attributes:
@@ -304,7 +329,7 @@ def load_windows(run: Path) -> ShownWindows | None:
     Raises:
         CheckpointError: the file is damaged, of another format, or too large.
     """
-    return _loaded(run / WINDOWS, ShownWindows, 1 << 23)
+    return loaded_record(run / WINDOWS, ShownWindows, 1 << 23)
 
 
 PROGRESS = "progress.json"
@@ -312,7 +337,7 @@ _MOST_MAPS = 12
 """Maps of a window that are kept: of more validations, those of about equal distance."""
 
 
-class ProgressMap(_Strict):
+class ProgressMap(StrictRecord):
     """Map of the followed window after a validation.
 
     Attributes:
@@ -326,7 +351,7 @@ class ProgressMap(_Strict):
     map: Base64
 
 
-class Progress(_Strict):
+class Progress(StrictRecord):
     """The validation window with most classes, mapped after each validation of a training.
 
     Attributes:
@@ -376,7 +401,7 @@ def load_progress(run: Path) -> Progress | None:
     Raises:
         CheckpointError: the file is damaged, of another format, or too large.
     """
-    return _loaded(run / PROGRESS, Progress, 1 << 23)
+    return loaded_record(run / PROGRESS, Progress, 1 << 23)
 
 
 CALIBRATION = "calibration.json"
@@ -384,7 +409,7 @@ Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Bias = Annotated[float, Field(ge=-1000, le=1000)]
 
 
-class _Measures(_Strict):
+class _Measures(StrictRecord):
     ece: Share
     nll: float
     miou: Share
@@ -399,7 +424,7 @@ class _Measures(_Strict):
         return Measures(**dict(self))
 
 
-class FittedScene(_Strict):
+class FittedScene(StrictRecord):
     """A scene that a calibration was fitted on.
 
     Attributes:
@@ -413,7 +438,7 @@ class FittedScene(_Strict):
     blocks: bool = False
 
 
-class CalibrationFile(_Strict):
+class CalibrationFile(StrictRecord):
     """Content of calibration.json.
 
     Attributes:
@@ -422,6 +447,7 @@ class CalibrationFile(_Strict):
         fitted_on: the validation scenes; empty in files of earlier versions.
         temperature, bias: of `Calibration`; the bias is 0 where temperature alone is used.
         pixels, scenes: numbers of the labelled pixels, and of their validation scenes.
+        copied_from: run whose weights it was fitted for, if these were trained on its validation scenes, too.
         before, with_temperature, with_bias: measures of `Fitted`, on scenes left out of the fit.
     """
 
@@ -433,6 +459,7 @@ class CalibrationFile(_Strict):
     pixels: int = Field(ge=1)
     scenes: int = Field(ge=1)
     fitted_on: tuple[FittedScene, ...] = ()
+    copied_from: Annotated[str, Field(max_length=10_000)] = ""
     before: _Measures
     with_temperature: _Measures
     with_bias: _Measures
@@ -470,6 +497,18 @@ def save_calibration(
     write_whole(run.path / CALIBRATION, sealed(text).encode())
 
 
+def copy_calibration(found: CalibrationFile, source: Path, run: RunWithWeights) -> None:
+    """Write the calibration of the run `source`, which chose the steps of a run on all scenes, for that one.
+
+    Raises:
+        CheckpointError: the run has no weights.
+        OutputError: the file cannot be written.
+    """
+    own = {"step": step_of(run.weights_file()), "weights": run.fingerprint(), "copied_from": str(source)}
+    copied = found.model_copy(update=own)
+    write_whole(run.path / CALIBRATION, sealed(json.dumps(copied.model_dump(mode="json"), indent=1)).encode())
+
+
 def load_calibration(run: Path) -> CalibrationFile | None:
     """Load the calibration of a run; None without that file.
 
@@ -477,16 +516,21 @@ def load_calibration(run: Path) -> CalibrationFile | None:
         CheckpointError: the file is damaged or of another format.
     """
     anew = f"remove it, or make it anew: {invocation('calibrate')} {typed(run)}"
-    return _loaded(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
+    return loaded_record(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
+
+
+SETS = "sets.json"
+"""Thresholds of prediction sets: `runs.set_file`."""
 
 
 def save_best(run: Path, arrays: Arrays) -> None:
-    """Write the best model of a run; the calibration of the one before it goes, and is made anew at the end.
+    """Write the best model of a run; calibration and sets of the one before it go, and are made at the end.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    (run / CALIBRATION).unlink(missing_ok=True)
+    for name in (CALIBRATION, SETS):
+        (run / name).unlink(missing_ok=True)
     save_arrays(run / BEST, arrays)
 
 

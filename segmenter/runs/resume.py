@@ -45,7 +45,7 @@ from segmenter.runs.checkpoints import (
     newest_whole,
 )
 from segmenter.runs.log import LOG
-from segmenter.runs.records import CALIBRATION, WINDOWS
+from segmenter.runs.records import CALIBRATION, SETS, WINDOWS
 from segmenter.runs.run import RECIPE_FILE, Extension, Run
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 
@@ -351,7 +351,7 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-_WITH_BEST = (*BEST_FILES, SUMMARY, WINDOWS, CALIBRATION, BEST)
+_WITH_BEST = (*BEST_FILES, SUMMARY, WINDOWS, CALIBRATION, SETS, BEST)
 """Files of the best model."""
 
 

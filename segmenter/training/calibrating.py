@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.config.recipe import LossConfig
 from segmenter.evaluation.calibration import Fitted, fit_held_out, prior_correction
+from segmenter.evaluation.prediction_sets import MOST_CLASSES, BlockLosses
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.loading import load_predictor
@@ -27,6 +28,7 @@ from segmenter.inference.predictor import (
 )
 from segmenter.runs.records import CALIBRATION, FittedScene, save_calibration
 from segmenter.runs.run import Run
+from segmenter.runs.set_file import save_sets
 from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.scene_files import scene_digests
@@ -45,6 +47,9 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitted:
     """Fit the calibration of a run's model for prediction; write it if it pays, else remove an older one.
 
+    In the same pass, thresholds of prediction sets are fitted on the model's own probabilities, which no fit
+    saw, and written.
+
     Args:
         prior_K: bias of classes that the validation scenes hardly show.
 
@@ -55,7 +60,8 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
     plain = replace(run, calibrated=False)
     wanted = ExtraOutputs(probabilities="float32")
     predict = load_predictor(plain, wanted, precision=[run.recipe.training.precision])
-    log_NK, label_N, place_N = sampled_pixels(plain, predict, dataset)
+    losses = BlockLosses(run.recipe.tiles.size, len(run.classes))
+    log_NK, label_N, place_N = sampled_pixels(plain, predict, dataset, losses)
     if (places := len(np.unique(place_N))) < _LEAST:
         raise DatasetError(
             run.path,
@@ -63,6 +69,8 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
             got=places,
         )
     fitted = fit_held_out(log_NK, label_N, place_N, prior_K)
+    if len(run.classes) <= MOST_CLASSES:
+        save_sets(run, losses)
     if fitted.pays:
         scenes = dataset.of("validation")
         numbers = {"pixels": len(label_N), "scenes": min(places, len(scenes))}
@@ -131,12 +139,15 @@ def shares_of(run: Run, dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[
 
 
 def sampled_pixels(
-    run: Run, predict: Predictor, dataset: Dataset
+    run: Run, predict: Predictor, dataset: Dataset, losses: BlockLosses
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.int64]]:
     """Return log-probabilities (N, K), class ids and places of random labelled validation pixels.
 
     A place is the number of the scene, or of the strip where there is one scene. Each labelled pixel with
     image data is as probable as any other. The choice follows from the recipe's seed and the windows.
+
+    Args:
+        losses: takes in all these pixels.
 
     Raises:
         RasterError, LabelError: a scene cannot be read.
@@ -150,6 +161,7 @@ def sampled_pixels(
             raise event.error
         if isinstance(event, Finished):
             event.job.finished()
+            losses.finish(numbers[event.job.scene.name])
         elif isinstance(event, MappedWindow):
             label_HW, found = event.job.truth(event.window), event.prediction
             assert found.probabilities is not None
@@ -159,6 +171,10 @@ def sampled_pixels(
             strips = (event.window.row + pixels // label_HW.shape[1]) // _STRIP
             places = np.full(len(pixels), place[0]) if len(scenes) > 1 else strips
             chosen.add(keys, pixels, found.probabilities, label_HW, places)
+            rows, cols = np.divmod(pixels, label_HW.shape[1])
+            flat_NK = found.probabilities.reshape(-1, found.probabilities.shape[-1])[pixels]
+            own = label_HW.reshape(-1)[pixels]
+            losses.add(place[0], event.window.row + rows, event.window.col + cols, own, flat_NK)
     values, labels, places_N = chosen.settle()
     return np.log(np.maximum(values, _SMALLEST)), labels, places_N
 

@@ -15,7 +15,9 @@ from segmenter.base.invocation import invocation, typed
 from segmenter.base.terminal import aligned, say, warn
 from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.checkpoints import checkpoints
+from segmenter.runs.records import copy_calibration, load_origin
 from segmenter.runs.report.sections import write_report
+from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
 from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
 from segmenter.training.stopping import StoppedError
@@ -146,6 +148,7 @@ def leave_calibration(trainer: Trainer) -> None:
     """Calibrate the best model of a finished training, unless that is done; print the result."""
     run, dataset, devices = trainer.run, trainer.dataset, trainer.devices
     if not dataset.of("validation"):
+        _leave_copied_calibration(run)
         return
     if devices.workers.count > 1 or not devices.kind.may_calibrate:
         say(
@@ -158,6 +161,20 @@ def leave_calibration(trainer: Trainer) -> None:
             shown_K = trainer.first_plan.shares(trainer.index.counts_NK)
             prior_K = prior_bias(run.recipe.loss, trainer.index.shares(), shown_K)
             say(describe(calibrate(run, dataset, prior_K)))
+    except SegmenterError as error:
+        say(f"not calibrated: {error}")
+
+
+def _leave_copied_calibration(run: Run) -> None:
+    """Copy the calibration of the one run that chose the steps of a training on all scenes; print it."""
+    chosen = None if (origin := load_origin(run.path)) is None else origin.chosen_by
+    if chosen is None or len(chosen.runs) > 1:
+        return
+    try:
+        source = load_run(Path(chosen.runs[0]))
+        if (found := source.calibration_file()) is not None:
+            copy_calibration(found, source.path, run)
+            say(plain(f"calibration: temperature {found.temperature:.3g}, copied from {source.path}"))
     except SegmenterError as error:
         say(f"not calibrated: {error}")
 

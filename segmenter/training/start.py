@@ -15,7 +15,7 @@ from segmenter.evaluation.scores import percent, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.records import save_validation_images
+from segmenter.runs.records import ChosenBy, save_validation_images
 from segmenter.runs.resume import (
     Checkpoint,
     Position,
@@ -54,6 +54,7 @@ class Training:
         path: run directory.
         checkpoint: where it goes on; None: it is new.
         source: run whose weights it starts from.
+        chosen: how validation chose its steps, if all scenes train.
         profile: write a profile of some steps.
         workers: worker processes that make the batches; None: threads of this process.
     """
@@ -65,6 +66,7 @@ class Training:
     path: Path
     checkpoint: Checkpoint | None = None
     source: StartingRun | None = None
+    chosen: ChosenBy | None = None
     profile: bool = False
     workers: WorkerPool | None = None
 
@@ -155,6 +157,7 @@ def open_training(planned: PlannedTraining) -> Iterator[Trainer]:
             training.tiles.index,
             training.source,
             training.devices.computed_on,
+            training.chosen,
             resumed=checkpoint is not None,
         )
         save_validation_images(run.path, training.dataset.of("validation"))

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segmenter.base.errors import ConfigError
-from segmenter.config.recipe import UNetConfig
+from segmenter.config.augmentation import TransformConfig
+from segmenter.config.recipe import AugmentationConfig, UNetConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import resampled, taps
@@ -19,7 +20,7 @@ from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_w
 from segmenter.inference.function import predict_function
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
-from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
+from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by, settled_tta
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
@@ -312,6 +313,37 @@ def test_what_is_averaged_has_one_text_and_each_symmetry_is_undone(rng: np.rando
 def test_what_cannot_be_averaged_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match="--tta: expected "):
         parse_tta(text)
+
+
+def transforms(*names: str) -> AugmentationConfig:
+    """Return an augmentation of transforms alone, as `start` plans one for pictures of streets."""
+    return AugmentationConfig(d4=False, transforms=tuple(TransformConfig(name=name) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "symmetries"),
+    [
+        (AugmentationConfig(), "all"),
+        (transforms("HorizontalFlip", "RandomGamma"), "mirror"),
+        (transforms("VerticalFlip", "HorizontalFlip"), "flips"),
+        (transforms("VerticalFlip"), "none"),  # upside down alone is no choice of --tta
+        (transforms("RandomRotate90"), "none"),
+        (transforms("RandomRotate90", "HorizontalFlip"), "all"),
+        (transforms("SquareSymmetry"), "all"),
+        (transforms(), "none"),
+    ],
+)
+def test_auto_averages_what_the_training_showed(augmentation: AugmentationConfig, symmetries: str) -> None:
+    trained = augmentation.symmetries
+    assert settled_tta(parse_tta("0.5,auto"), [trained]) == parse_tta(f"{symmetries},0.5")
+    assert settled_tta(parse_tta("auto"), ["all", trained]).symmetries == symmetries, "what all members saw"
+    assert settled_tta(parse_tta("flips"), [trained]) == Tta("flips"), "asked for by name"
+
+
+def test_mirror_swaps_left_and_right_alone() -> None:
+    image = np.arange(12).reshape(1, 2, 3, 2)
+    views = [symmetry.apply(image, np.transpose) for symmetry in SYMMETRIES["mirror"]]
+    assert [view.tolist() for view in views] == [image.tolist(), image[:, :, ::-1].tolist()]
 
 
 @pytest.mark.parametrize("text", ["2/3,1", "flips,5/9,1.25"])

@@ -36,7 +36,8 @@ class EstimateRequest:
     report: Path | None = option(None, "HTML page to write with the results (default: none)", "HTML")
     keep: tuple[Path, ...] = option(
         (),
-        "map, folder of maps, or run directory whose metadata the results are noted in; may be repeated",
+        "map, folder of maps, or run directory into whose metadata the estimates are written, too; may be "
+        "repeated (default: none)",
         "PATH",
         again=True,
     )
@@ -54,7 +55,8 @@ class SampleRequest(OverwriteOptions):
 
     maps: tuple[Path, ...] = option(
         ...,
-        "class maps to draw points from: GeoTIFFs, or folders of them",
+        "class maps whose accuracy is to be measured, from which the points are drawn: GeoTIFFs, or "
+        "folders of them",
         "MAP",
         positional=True,
         several=True,

@@ -111,7 +111,7 @@ _NAMED, _MUCH = 3, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Spot:
+class PlaceToLabel:
     """A place to label.
 
     Attributes:
@@ -214,7 +214,7 @@ def scores(means_BV: NDArray[np.float64], weights_K: NDArray[np.float64]) -> NDA
 
 def spots(
     runs: Sequence[Run], images: Sequence[str], side: int, points: int, apart: int, *, insist: bool = False
-) -> list[Spot]:
+) -> list[PlaceToLabel]:
     """Return the places where a label teaches most, the first teaches most.
 
     Args:
@@ -229,7 +229,7 @@ def spots(
     run, weights_K = joined(runs), class_weights(runs)
     paths = find_inputs(images).files
     predict = Committee.of(runs)
-    found: list[Spot] = []
+    found: list[PlaceToLabel] = []
     with Bar(total=len(paths), unit="image", desc="images") as bar:
         jobs = (
             _ImageJob(run, path, name, side, insist)
@@ -246,14 +246,16 @@ def spots(
     return found
 
 
-def _best(found: Iterable[Spot], points: int) -> list[Spot]:
-    def order(spot: Spot) -> tuple[float, str, int, int]:
+def _best(found: Iterable[PlaceToLabel], points: int) -> list[PlaceToLabel]:
+    def order(spot: PlaceToLabel) -> tuple[float, str, int, int]:
         return -spot.score, spot.place.name, spot.place.window.row, spot.place.window.col
 
     return sorted(found, key=order)[:points]
 
 
-def _of_image(job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart: int) -> Iterator[Spot]:
+def _of_image(
+    job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart: int
+) -> Iterator[PlaceToLabel]:
     """Yield an image's best places, at least `apart` pixels from each other."""
     if job.sums_BV is None or job.info is None:
         return
@@ -265,7 +267,7 @@ def _of_image(job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart
             k for k in np.argsort(-np.array(shares), kind="stable")[:_NAMED].tolist() if shares[k] > _MUCH
         ]
         place = ReviewPlace(job.name, job.info, _window(cell, job.info.size, job.side))
-        yield Spot(place, float(teaching_B[cell]), doubt, disagreement, tuple(likely))
+        yield PlaceToLabel(place, float(teaching_B[cell]), doubt, disagreement, tuple(likely))
 
 
 def spread(score_B: NDArray[np.float64], across: int, count: int, apart: float) -> list[int]:

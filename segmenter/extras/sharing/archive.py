@@ -52,7 +52,7 @@ from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item_text
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_arrays
 from segmenter.runs.log import LOG
-from segmenter.runs.records import ACCURACY, CALIBRATION, PROGRESS, WINDOWS, load_origin, save_origin
+from segmenter.runs.records import ACCURACY, CALIBRATION, PROGRESS, SETS, WINDOWS, load_origin, save_origin
 from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
 from segmenter.runs.resume import CheckpointFacts
@@ -64,7 +64,7 @@ from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 SUMS = "SHA256SUMS"
 RUN_FILES = (
     *(RUN_FILE, RECIPE_FILE, SCENES, ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
-    *("learning_curves.png", LOG, REPORT, WINDOWS, PROGRESS, CALIBRATION, ACCURACY),
+    *("learning_curves.png", LOG, REPORT, WINDOWS, PROGRESS, CALIBRATION, SETS, ACCURACY),
 )
 """Files of a run that are packed where they exist, besides weights and checkpoints. Not `validation.json`:
 its paths are of no use elsewhere."""

@@ -30,8 +30,6 @@ _MOST_OF_A_TILE = 1 << 20
 """Pixels up to which all behind a tile are read where there is no overview: two levels."""
 _SIGHT, _BLOCKS_OF_ALL, _BLOCKS_OF_A_TILE = 1024, 81, 16
 """Side of the first sight of a large raster, and blocks of 512 × 512 that are read for it, and for a tile."""
-_AVERAGED = ("uint8", "uint16", "int16", "float32")
-"""Types of pixels that OpenCV averages."""
 
 
 def levels(size: Size) -> int:
@@ -63,16 +61,14 @@ def reduced(pixels: Pixels, factor: int, *, by_mean: bool) -> Pixels:
         padded = np.pad(band_HW, wide) if any(map(any, wide)) else band_HW
         return cv2.resize(padded, (width, height), interpolation=cv2.INTER_AREA)
 
-    if by_mean and values_HWC.dtype.name in _AVERAGED and valid_HW.all() and not any(map(any, wide)):
-        bands = [averages(np.ascontiguousarray(band_HW)) for band_HW in np.moveaxis(values_HWC, 2, 0)]
-        return np.stack(bands, axis=2), np.ones((height, width), np.bool_)
     area_HW = averages(np.ones(valid_HW.shape, np.float32))
-    known_HW = averages(valid_HW.astype(np.float32))
+    known_HW = area_HW if valid_HW.all() else averages(valid_HW.astype(np.float32))
     has_data = (2 * known_HW >= area_HW) & (known_HW > 0)
     if by_mean:
+        known_HWC = values_HWC if valid_HW.all() else np.where(valid_HW[..., None], values_HWC, 0)
         least = np.maximum(known_HW, 1e-9).astype(np.float64)
-        known_CHW = np.moveaxis(np.where(valid_HW[..., None], values_HWC, 0).astype(np.float32), 2, 0)
-        mean_HWC = np.stack([averages(band_HW) / least for band_HW in known_CHW], axis=2)
+        bands = [averages(band_HW.astype(np.float32)) / least for band_HW in np.moveaxis(known_HWC, 2, 0)]
+        mean_HWC = np.stack(bands, axis=2)
         whole = values_HWC.dtype.kind in "iu"
         return (np.rint(mean_HWC) if whole else mean_HWC).astype(values_HWC.dtype), has_data
     ids_HW = np.where(valid_HW, values_HWC[..., 0], np.uint8(255))

@@ -14,10 +14,12 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.files import on_disk
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
+from segmenter.inference.prediction import as_bytes
 from segmenter.inference.predictor import Prediction
 from segmenter.mapping.completed import Completed
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import CODES, VALUES
+from segmenter.mapping.outputs.sets import ENDING, PixelSets
 from segmenter.mapping.style import SOURCE, SOURCE_DIGEST, WEIGHTS, MapStyle
 from segmenter.raster import RasterSpec, RasterWriter
 from segmenter.raster.stamps import file_digest
@@ -27,10 +29,16 @@ _HEADERS = 1 << 20
 """Upper limit in bytes for everything in files except pixels."""
 
 
-def known_probabilities(prediction: Prediction) -> NDArray[Any]:
-    """Return (H, W, K) probabilities of a window; without data NaN, or 255 in uint8, unused otherwise."""
+def known_probabilities(prediction: Prediction, kind: str | None = None) -> NDArray[Any]:
+    """Return (H, W, K) probabilities of a window; without data NaN, or 255 in uint8, unused otherwise.
+
+    Args:
+        kind: type of the result; None: that of the prediction.
+    """
     probabilities = prediction.probabilities
     assert probabilities is not None
+    if kind is not None and probabilities.dtype != kind:  # of float32, from which sets are made, too
+        probabilities = as_bytes(probabilities) if kind == "uint8" else probabilities.astype(kind)
     whole = probabilities.dtype == np.uint8
     capped = np.minimum(probabilities, np.uint8(254)) if whole else probabilities
     empty = np.array(255 if whole else np.nan, probabilities.dtype)
@@ -68,8 +76,10 @@ class MapFiles:
         self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
         if style.wanted.confidence:
             self._layers.append(self._confidence())
-        if style.wanted.probabilities is not None:
-            self._layers.append(self._probabilities(style.wanted.probabilities))
+        if style.request.probabilities is not None:
+            self._layers.append(self._probabilities(style.request.probabilities))
+        if style.sets is not None:
+            self._layers.append(self._sets(style.sets))
 
     def open(self) -> None:
         """Create the temporary files."""
@@ -170,7 +180,14 @@ class MapFiles:
             nodata=255 if whole else float("nan"),
             descriptions=tuple(classes.names),
             scale=1 / 255 if whole else None,
-        ), known_probabilities
+        ), lambda prediction: known_probabilities(prediction, kind)
+
+    def _sets(self, sets: PixelSets) -> tuple[RasterWriter, Values]:
+        path = self._style.folder / f"{self._job.name}{ENDING}"
+        described = (
+            f"classes that a pixel may have, promised for {sets.thresholds.promise:.0%}; bit k: class k"
+        )
+        return self._geotiff(path, "nearest", dtype=sets.dtype, nodata=0, descriptions=(described,)), sets.of
 
     def _geotiff(self, path: Path, overviews: Literal["mode", "nearest"], **options: Any) -> RasterWriter:
         return RasterWriter(

@@ -114,9 +114,9 @@ class Computing:
     )
     tta: str = _computing(
         "none",
-        "test-time augmentation: average over mirror images (flips: 4, all: 8) and scales (scales: 0.75, 1 "
-        "and 1.25, or numbers), as flips,scales or 0.5,1; takes as much time as that many predictions "
-        "(default: none)",
+        "test-time augmentation: average over mirror images (mirror: 2, left and right; flips: 4; all: 8, "
+        "with quarter turns; auto: those by which the run was trained) and scales (scales: 0.75, 1 and 1.25, "
+        "or numbers), as flips,scales or 0.5,1; takes as much time as that many predictions (default: none)",
         "WHAT",
         read=_tta,
     )
@@ -218,6 +218,13 @@ class MapRequest(FurtherScores, Computing):
         "write STEM.probabilities.tif too, with the probability of each class in a band; uint8: × 255; "
         "float16: as it is",
     )
+    sets: Literal["0.8", "0.9", "0.95"] | None = _output_file(
+        None,
+        "write STEM.sets.tif too, with the classes that each pixel may have, a bit for each class: of each "
+        "class's pixels the set holds the class for this share at least, as promised for ground like that of "
+        "the validation (docs/prediction.md)",
+        spelt=lambda value: None if value is None else str(value),
+    )
     cog: bool = _output_file(False, "write maps as cloud-optimised GeoTIFFs, with overviews")
     format: Format = _output_file(
         "auto",
@@ -226,8 +233,8 @@ class MapRequest(FurtherScores, Computing):
     )
     codes: str | None = _in_gis(
         None,
-        "values that maps hold for the classes, in place of their ids: 10,20,30 in the order of the "
-        "classes, building=10,road=20 by name, or recipe for the recipe's own codes; maps have 16 bits "
+        "codes written into the maps for the classes, in place of ids from 0 on: 10,20,30 in the order of "
+        "the classes, building=10,road=20 by name, or recipe for the recipe's own codes; maps have 16 bits "
         "where a code is above 255",
         "CODES",
         spelt=_between_commas,

@@ -21,9 +21,11 @@ from segmenter.runs.log import LoggedCoverage, RunLog, run_coverage
 from segmenter.runs.records import (
     AccuracyFile,
     CalibrationFile,
+    ChosenBy,
     Progress,
     ShownWindows,
     load_accuracy,
+    load_origin,
     load_progress,
     load_windows,
 )
@@ -142,6 +144,7 @@ class Story:
         calibration: calibration of the weights that predict; None if not calibrated.
         scenes: scenes with their roles; None for a run of before.
         progress: maps of a window after each validation; None for a run of before.
+        chosen_by: how its steps were chosen, if validation scenes trained, too.
         accuracy: estimates of the maps of these weights; None if there are none.
         maps: scores of maps that were named for the report.
     """
@@ -161,6 +164,7 @@ class Story:
     maps: Scores | None = None
     scenes: RunScenes | None = None
     progress: Progress | None = None
+    chosen_by: ChosenBy | None = None
 
     @property
     def steps(self) -> int:
@@ -250,6 +254,7 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
         maps=None if maps is None else scores_of_maps(run, maps),
         scenes=read("Scenes", load_scenes, path),
         progress=read("Progress", load_progress, path),
+        chosen_by=None if (origin := load_origin(path)) is None else origin.chosen_by,
         missing=missing,
     )
 

@@ -64,6 +64,8 @@ def calibration_blocks(found: CalibrationFile) -> list[Block]:
         f"bias, mIoU of these pixels is {percent(fitted.with_bias.miou)}, without it "
         f"{percent(fitted.temperature.miou)}."
     )
+    if found.copied_from:
+        text += plain(f" It was fitted for {found.copied_from} and copied: these weights saw those scenes.")
     return [Paragraph(text), *side_by_side(_reliability(fitted), _risk_coverage(fitted))]
 
 
@@ -217,6 +219,8 @@ def headline(story: Story) -> str:
             if not story.validations
             else "the files of the best scores are not there"
         )
+        if story.chosen_by is not None:
+            return plain(f"{came}. There are no scores of its own: {story.chosen_by}.")
         return f"{came}. There are no scores: {why}."
     name, best = story.run.recipe.training.best_by, story.best
     try:

@@ -17,7 +17,7 @@ from segmenter.config.sampling import SamplingConfig
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
-from segmenter.runs.records import MOST_OUTLINES, GroundPlace, Origin, load_origin, save_origin
+from segmenter.runs.records import MOST_OUTLINES, ChosenBy, GroundPlace, Origin, load_origin, save_origin
 from segmenter.runs.run import Run
 from segmenter.runs.scenes import Digests, KnownScene, RunScenes, load_scenes, save_scenes
 from segmenter.tiles.gsd import some_of
@@ -35,6 +35,7 @@ def record_origin(
     index: TileIndex,
     source: StartingRun | None,
     computed_on: Mapping[str, str],
+    chosen: ChosenBy | None = None,
     *,
     resumed: bool,
 ) -> None:
@@ -43,7 +44,7 @@ def record_origin(
     Reads headers of training scenes, at most 1,000.
 
     Args:
-        computed_on: as in `Origin`.
+        computed_on, chosen: as in `Origin`, whose `chosen_by` the second is.
         resumed: True for a resumed run: without a record, its start is unknown.
 
     Raises:
@@ -56,7 +57,7 @@ def record_origin(
         begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started_from = "" if source is None else source.run.recipe.name
     origin = origin_of(run.recipe.sampling, dataset, index, begun, started_from)
-    save_origin(run.path, origin.model_copy(update={"computed_on": dict(computed_on)}))
+    save_origin(run.path, origin.model_copy(update={"computed_on": dict(computed_on), "chosen_by": chosen}))
 
 
 def record_scenes(run: Path, dataset: Dataset, digests: Digests, *, resumed: bool) -> None:

@@ -1,0 +1,107 @@
+"""Prediction sets of a map: a file with a bit for each class, and how many classes its pixels may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import ConfigError
+from segmenter.evaluation.calibration import Calibration
+from segmenter.evaluation.prediction_sets import MOST_CLASSES, SetThresholds, bits, bits_dtype
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.windows import grid
+from segmenter.inference.prediction import Prediction
+from segmenter.raster import open_raster
+from segmenter.runs.ensemble import Ensemble
+from segmenter.runs.set_file import load_sets
+
+if TYPE_CHECKING:
+    from segmenter.mapping.request.map_request import MapRequest
+    from segmenter.runs.ensemble import AnyRun
+
+ENDING = ".sets.tif"
+_AT_ONCE = 1 << 18
+_READ = Size(1024, 4096)
+
+
+@dataclass(frozen=True)
+class PixelSets:
+    """Sets of the classes that pixels may have.
+
+    Attributes:
+        thresholds: of the model's own probabilities.
+        calibration: calibration of the predictions, which is undone; None: they are the model's own.
+    """
+
+    thresholds: SetThresholds
+    calibration: Calibration | None
+
+    @property
+    def dtype(self) -> str:
+        """Type of the file."""
+        return bits_dtype(len(self.thresholds.each_K)).name
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of a pixel in the file."""
+        return np.dtype(self.dtype).itemsize
+
+    def of(self, prediction: Prediction) -> NDArray[np.unsignedinteger]:
+        """Return the sets of a window (H, W); 0 without data."""
+        assert prediction.probabilities is not None, "as wanted"
+        values_NK = prediction.probabilities.reshape(-1, prediction.probabilities.shape[-1])
+        ids_N = prediction.ids.reshape(-1)
+        found_N = np.zeros(len(ids_N), self.dtype)
+        for start in range(0, len(ids_N), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            seen = np.flatnonzero(ids_N[part] != IGNORE)
+            own_NK = values_NK[part][seen]
+            if self.calibration is not None:
+                own_NK = self.calibration.undone(own_NK)
+            found_N[part][seen] = bits(self.thresholds.members(own_NK, ids_N[part][seen]))
+        return found_N.reshape(prediction.ids.shape)
+
+
+def sets_of(request: MapRequest, run: AnyRun) -> PixelSets | None:
+    """Return the sets that a call writes; None: it writes none.
+
+    Raises:
+        ConfigError: the promise would not be that of the run's validation.
+        CheckpointError: the run has no thresholds for these weights.
+    """
+    if request.sets is None:
+        return None
+    if isinstance(run, Ensemble):
+        raise ConfigError("--sets", expected="one run, whose validation gave the thresholds", got="several")
+    if request.tta != "none":
+        raise ConfigError("--sets", expected="--tta none, as validation had", got=request.tta)
+    if len(run.classes) > MOST_CLASSES:
+        raise ConfigError("--sets", expected=f"at most {MOST_CLASSES} classes", got=len(run.classes))
+    return PixelSets(load_sets(run, float(request.sets)), run.calibration())
+
+
+def describe_sets(sets: PixelSets, names: list[str], files: Iterable[Path]) -> str:
+    """Return a line on how many pixels of maps may have one class, two or more."""
+    sizes = np.zeros(MOST_CLASSES + 1, np.int64)
+    for path in files:
+        if not path.is_file():  # it was uploaded, and removed here
+            continue
+        with open_raster(path, (1,)) as raster:
+            for place in grid(raster.info.size, _READ):
+                numbers = raster.read(place.keep)[0][..., 0]
+                sizes += np.bincount(np.bitwise_count(numbers).reshape(-1), minlength=MOST_CLASSES + 1)
+    seen = max(1, int(sizes[1:].sum()))
+    one, two, more = (int(n) / seen for n in (sizes[1], sizes[2], sizes[3:].sum()))
+    line = (
+        f"sets that hold the right class of {sets.thresholds.promise:.0%} of each class's pixels: one class "
+        f"at {one:.1%} of the pixels, two at {two:.1%}, more at {more:.1%}"
+    )
+    if few := [names[k] for k in sets.thresholds.few]:
+        line += f"; in every set, as too few blocks of the validation show it: {', '.join(few)}"
+    return line

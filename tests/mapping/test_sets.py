@@ -1,0 +1,101 @@
+"""Files of prediction sets: bits of the classes whose probability reaches the thresholds of the run."""
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import rasterio
+import yaml
+
+from datasets.commands.predict import main as predict
+from datasets.commands.train import main as train
+from segmenter import open_run
+from segmenter.base.errors import CheckpointError, ConfigError
+from segmenter.evaluation.prediction_sets import bits
+from segmenter.grid.labels import IGNORE
+from segmenter.runs.records import SETS
+from segmenter.runs.run import load_run
+from segmenter.runs.set_file import load_sets
+from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
+
+
+@pytest.fixture(scope="module")
+def run(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was calibrated at the end of its training; a corner of its test image has no data."""
+    folder = tmp_path_factory.mktemp("sets")
+    recipe = made(folder, scenes=7)
+    content = yaml.safe_load(recipe.read_text())
+    content["dataset"]["split"] = {"validation": ["s3", "s4", "s5"], "test": ["s6"]}
+    recipe.write_text(yaml.safe_dump(content))
+    with rasterio.open(folder / "images/s6.tif", "r+") as image:
+        image.nodata = 0
+        image.write(np.zeros((3, 11, 13), np.uint8), window=rasterio.windows.Window(0, 0, 13, 11))
+    assert train([str(recipe), "--run", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("promise", ["0.8", "0.95"])
+def test_a_bit_says_that_a_class_reaches_its_threshold(run: Path, tmp_path: Path, promise: str) -> None:
+    image = run.parent / "images/s6.tif"
+    assert predict([str(run), str(image), "--output", str(tmp_path), "--sets", promise, "--confidence"]) == 0
+    with rasterio.open(tmp_path / "s6.sets.tif") as file:
+        written, nodata = file.read(1), file.nodata
+    with rasterio.open(image) as file:
+        pixels_HWC = np.moveaxis(file.read(), 0, 2)
+    opened = open_run(run)
+    own = opened.predict(pixels_HWC, nodata=0, probabilities=True)
+    ids = opened.predict(pixels_HWC, nodata=0)
+    known = load_run(run)
+    thresholds = load_sets(known, float(promise))
+    flat = own.reshape(-1, own.shape[-1])
+    if (calibration := known.calibration()) is not None:
+        flat = calibration.undone(flat)
+    seen = ids.reshape(-1) != IGNORE
+    assert 0 < (~seen).sum() < len(seen) / 2
+    expected = np.zeros(len(flat), np.uint8)
+    expected[seen] = bits(thresholds.members(flat[seen], ids.reshape(-1)[seen]))
+    assert nodata == 0
+    assert (written.reshape(-1) == expected).mean() > 0.999, "but for probabilities at a threshold"
+    assert (written.reshape(-1)[seen] >> ids.reshape(-1)[seen] & 1).all(), "the mapped class is in"
+    assert not written.reshape(-1)[~seen].any()
+
+
+def test_a_larger_promise_has_no_smaller_sets(run: Path) -> None:
+    known = load_run(run)
+    each = [np.array(load_sets(known, promise).each_K) for promise in (0.8, 0.9, 0.95)]
+    assert (each[0] >= each[1]).all()
+    assert (each[1] >= each[2]).all()
+
+
+def test_probabilities_are_written_beside_sets_as_without_them(run: Path, tmp_path: Path) -> None:
+    image = str(run.parent / "images/s6.tif")
+    for name, more in (("a", []), ("b", ["--sets", "0.9"])):
+        asked = [str(run), image, "--output", str(tmp_path / name), "--probabilities", "uint8", *more]
+        assert predict(asked) == 0
+    found = []
+    for name in "ab":
+        with rasterio.open(tmp_path / name / "s6.probabilities.tif") as file:
+            found.append((file.read(), file.dtypes, file.nodata))
+    assert np.abs(found[0][0].astype(int) - found[1][0]).max() <= 1
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize("words", [("--tta", "flips"), ("--tta", "auto")])
+def test_what_validation_did_not_have_is_refused(run: Path, tmp_path: Path, words: tuple[str, str]) -> None:
+    with refused(ConfigError):
+        predict([str(run), str(run.parent / "images"), "--output", str(tmp_path), "--sets", "0.9", *words])
+    with refused(ConfigError):
+        both = f"{run},{shutil.copytree(run, tmp_path / 'other')}"
+        predict([both, str(run.parent / "images"), "--output", str(tmp_path), "--sets", "0.9"])
+
+
+def test_a_run_without_thresholds_says_how_to_make_them(run: Path, tmp_path: Path) -> None:
+    (run / SETS).rename(tmp_path / SETS)
+    try:
+        with refused(CheckpointError, remedy="calibrate"):
+            predict([str(run), str(run.parent / "images"), "--output", str(tmp_path), "--sets", "0.9"])
+    finally:
+        (tmp_path / SETS).rename(run / SETS)
