@@ -75,6 +75,7 @@ def test_a_second_page_reads_until_it_takes_over(tmp_path: Path) -> None:
         headless(tmp_path / "one", server.address) as one,
         headless(tmp_path / "two", server.address) as two,
     ):
+        until(lambda: "Point 1" in text_of(one, "question") and "Point 1" in text_of(two, "question"))
         press(one, "1")
         answered(one, 1)
         press(two, "2")

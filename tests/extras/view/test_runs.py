@@ -100,8 +100,8 @@ def test_the_followed_window_has_a_row_for_each_epoch_the_newest_first(tmp_path:
     pixel: Any = PIXEL
     for epoch in (1, 2, 3):
         one = ProgressMap(step=epoch * STEPS, epoch=epoch, miou=epoch / 10, map=pixel)
-        window = {"scene": "a", "row": 0, "col": 0, "height": 9, "width": 9}
-        size = {"picture_height": 1, "picture_width": 1}
+        window: Any = {"scene": "a", "row": 0, "col": 0, "height": 9, "width": 9}
+        size: Any = {"picture_height": 1, "picture_width": 1}
         add_progress(run.path, Progress(**window, **size, image=pixel, label=pixel, maps=(one,)))
     text = page_of(run.path).text()
     places = [text.index(f"Epoch {epoch}, mIoU {10 * epoch} %") for epoch in (3, 2, 1)]

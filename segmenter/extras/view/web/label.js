@@ -166,21 +166,15 @@ async function answer(text) {
 }
 
 async function refused(error, fid) {
+  if (error.changed) show(await ask(`row/${fid}`).catch(() => ask(`next/${fid}`)));
   say(error.message, true);
-  if (error.changed) {
-    try {
-      show(await ask(`row/${fid}`));
-    } catch {
-      show(await ask(`next/${fid}`));
-    }
-  } else if (error.changed === false) {
-    const take = made("button", "Write here instead", { type: "button" });
-    take.addEventListener("click", async () => {
-      progress(await ask("claim", {}));
-      say("This page writes now. Answer again.");
-    });
-    element("status").append(" ", take);
-  }
+  if (error.changed !== false) return;
+  const take = made("button", "Write here instead", { type: "button" });
+  take.addEventListener("click", async () => {
+    progress(await ask("claim", {}));
+    say("This page writes now. Answer again.");
+  });
+  element("status").append(" ", take);
 }
 
 async function go(word) {
