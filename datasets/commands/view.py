@@ -6,6 +6,7 @@ ten minutes after the last page was closed. Exit code 0, or 2 with a one-line er
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import run_tool
+from segmenter.base.errors import plain, run_tool
 from segmenter.base.invocation import ToolParser
 from segmenter.base.machine import return_freed_memory
 from segmenter.base.options import OverwriteOptions, option
@@ -107,10 +108,8 @@ def _export(wanted: Wanted, file: Path, given: ViewOptions) -> int:
 
 def _announce(address: str, port: int) -> None:
     print(f"look: {address}", flush=True)
-    say(
-        f"from another machine: ssh -L {port}:localhost:{port} THIS_MACHINE, then the same address",
-        aside=True,
-    )
+    own = plain(platform.node() or "THIS_MACHINE")
+    say(f"from another machine: ssh -L {port}:localhost:{port} {own}, then the same address", aside=True)
     say("Ctrl-C ends it", aside=True)
 
 

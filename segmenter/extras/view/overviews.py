@@ -56,9 +56,12 @@ class Overviews:
     def ask(
         self, pyramid: Pyramid, afterwards: Callable[[], None] = lambda: None, *, soon: bool = True
     ) -> None:
-        """Make a pyramid's overview, unless it needs none or was asked for; then call `afterwards`."""
+        """Make a pyramid's overview, then call `afterwards`; asked for again, it may only come sooner."""
         with self._more:
             if pyramid.done is not None:
+                for place in [each for each in self._waiting if soon and each[0] is pyramid]:
+                    self._waiting.remove(place)
+                    self._waiting.appendleft(place)
                 return
             pyramid.done = 0.0
             (self._waiting.appendleft if soon else self._waiting.append)((pyramid, afterwards))
@@ -87,11 +90,12 @@ class Overviews:
                 pyramid, afterwards = self._waiting.popleft()
             try:
                 self.make(pyramid)
-                afterwards()
             except _StoppedError:
                 return
             except SegmenterError as error:
                 self.remarks.append(f"no overview of {pyramid.layer.title}: {error}")
+                pyramid.done = 1.0  # it stays thinned
+            afterwards()
 
     # ------------------------------------------------------------------------------------------- files
 

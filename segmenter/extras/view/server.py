@@ -99,7 +99,8 @@ class PageServer(ThreadingHTTPServer):
             SegmenterError: the address cannot be used.
         """
         self.routes, self.token, self.clock = routes, token or secrets.token_urlsafe(18), clock
-        self._names = None if host in _EVERYWHERE else {*_LOOPBACK, host.lower()}
+        self._shown = f"[{host}]" if ":" in host else host.lower()
+        self._names = None if host in _EVERYWHERE else {*_LOOPBACK, self._shown}
         self.last: float | None = None
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -118,7 +119,8 @@ class PageServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Address of the page on this machine."""
-        return f"http://localhost:{self.port}/{self.token}/"
+        is_own = self._names is None or self._shown in _LOOPBACK
+        return f"http://{'localhost' if is_own else self._shown}:{self.port}/{self.token}/"
 
     def admits(self, headers: Message[str, str]) -> bool:
         """Return True for a request of our own page, or of somebody who typed the address."""

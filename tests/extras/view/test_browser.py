@@ -4,7 +4,7 @@ import base64
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from segmenter.extras.view.built import BUILT, page_routes
+from segmenter.extras.view.export import exported
 from segmenter.extras.view.opening import Wanted, map_pages
 from segmenter.extras.view.pyramid import reduced
 from segmenter.extras.view.server import PageServer
@@ -53,6 +54,7 @@ def opened(
         try:
             resize(driver, width, HIGH)
             driver.get("about:blank")
+            driver.get_log("browser")  # what an earlier page left there
             driver.get(f"{server.address}{hash}")
             wait_until(lambda: driver.execute_script("return !!globalThis.page?.shown"))
             drawn(driver)
@@ -226,6 +228,9 @@ def test_the_keyboard_alone_walks_reads_and_switches(driver: Driver, tmp_path: P
         assert not driver.execute_script("return page.layers.get('map').getVisible()")
         key(driver, "0")
         assert driver.execute_script("return page.window") == [0, 0, 301, 417]
+        box = driver.find_element("css selector", "#layer-map input[type=checkbox]")
+        box.send_keys(" ")  # a switch that has the focus is switched by Space
+        assert driver.execute_script("return page.layers.get('map').getVisible()")
         stops = driver.execute_script(
             "return [...document.querySelectorAll('#panel input, #panel button, #panel select')]"
             ".every((e) => e.tabIndex === 0 && (e.labels?.length || e.ariaLabel || e.innerText || e.title))"
@@ -328,3 +333,26 @@ def test_nothing_lies_beyond_the_screen(driver: Driver, tmp_path: Path, width: i
         assert map_width >= min(width, 600)
         assert map_height >= HIGH // 2
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_an_exported_page_works_without_a_program(driver: Driver, tmp_path: Path) -> None:
+    own = made_map(tmp_path, **UTM)
+    wanted = Wanted((tmp_path / "maps",), tmp_path / "images", f"{tmp_path}/labels/{{stem}}.tif")
+    with closing(map_pages(wanted, now=True)) as pages:
+        content, _ = exported(pages)
+    file = tmp_path / "page.html"
+    file.write_bytes(content)
+    resize(driver, WIDE, HIGH)
+    driver.get("about:blank")
+    driver.get_log("browser")  # what an earlier page left there
+    driver.get(file.as_uri())
+    wait_until(lambda: driver.execute_script("return !!globalThis.page?.shown"))
+    drawn(driver)
+    palette = np.zeros((256, 3), np.uint8)
+    palette[: len(COLOURS)] = COLOURS
+    check_exact(driver, "map", palette[own.ids_HW], own.ids_HW != 255, (150, 208))
+    key(driver, "n")
+    assert "wrong" in text(driver, "[aria-current]")
+    driver.execute_script("page.pixel.read(200, 100)")
+    eventually(lambda: NAMES[own.ids_HW[100, 200]] in text(driver, "#pixel"))
+    assert driver.get_log("browser") == []

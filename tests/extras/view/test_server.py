@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from email.message import Message
 
 import pytest
 
@@ -75,6 +76,18 @@ def test_a_container_keeps_the_token_and_takes_any_host() -> None:
     with serving(PageServer(ROUTES, host="0.0.0.0")) as server:
         assert request(server, f"/{server.token}/echo", Host="gpu7.example:8080").status == 200
         assert request(server, "/x/echo", Host="gpu7.example:8080").status == 403
+
+
+OWN = [("127.0.0.1", "localhost"), ("0.0.0.0", "localhost"), ("127.0.0.2", "127.0.0.2")]
+
+
+@pytest.mark.parametrize(("host", "shown"), OWN)
+def test_the_address_leads_to_the_page(host: str, shown: str) -> None:
+    with PageServer(ROUTES, host=host) as server:
+        assert server.address == f"http://{shown}:{server.port}/{server.token}/"
+        headers = Message()
+        headers["Host"] = f"{shown}:{server.port}"
+        assert server.admits(headers)
 
 
 def test_paths_are_words_that_lead_nowhere_else(server: PageServer) -> None:

@@ -13,14 +13,15 @@ const HELP = [
 ];
 
 export function keys(page) {
-  const isTyping = (event) => event.target.closest?.("input, select, textarea, button, summary") && event.target.type !== "checkbox";
+  const isIn = (event, tags) => Boolean(event.target.closest?.(tags));
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { key } = event;
     const layer = page.shown.layers[Number(key) - 1];
     if (key === "n" || key === "N") page.places.step(1);
     else if (key === "p" || key === "P") page.places.step(-1);
-    else if (isTyping(event)) return;
+    else if (isIn(event, "select, textarea, input:not([type=checkbox])")) return;
+    else if ((key === " " || key === "Enter") && isIn(event, "input, button, summary")) return;
     else if (key === " ") page.blink(true);
     else if (key === "Enter") page.pixel.middle();
     else if (key === "0") page.show(page.shown);
