@@ -26,8 +26,12 @@ def kinds() -> dict[str, Callable[[Any], Dataset]]:
     return {"potsdam": load_potsdam, "naic2020": load_naic2020, "folder": load_folder}
 
 
-def load_dataset(recipe: Recipe) -> Dataset:
-    """Return the scenes and class map of a recipe's dataset section."""
+def load_dataset(recipe: Recipe, *, blocks: bool = True) -> Dataset:
+    """Return the scenes and class map of a recipe's dataset section.
+
+    Args:
+        blocks: False: scenes that the split divides into blocks are whole.
+    """
     from dataclasses import replace
 
     from .files import path_of
@@ -45,7 +49,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
         from .made import with_made_files  # brings rasterio
 
         dataset = with_made_files(dataset, section)
-    if section.kind == "folder" and section.split.blocks is not None:
+    if blocks and section.kind == "folder" and section.split.blocks is not None:
         from .blocks import with_blocks  # brings rasterio
 
         dataset = with_blocks(dataset, section.split, section.deals)

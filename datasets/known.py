@@ -59,6 +59,20 @@ def dataset_of_run(run: Run, root: str | None = None) -> Dataset:
         ) from None
 
 
+def whole_scenes_of_run(run: Run, root: str | None = None) -> Dataset:
+    """Return all scenes of a run's dataset as they are today, also those that its split divides into blocks.
+
+    Args:
+        root: folder of the files now; None: where they were.
+
+    Raises:
+        DatasetError: files are missing or ambiguous.
+    """
+    update = {} if root is None else {"root": root}
+    section = run.recipe.dataset.model_copy(update=update)
+    return load_dataset(run.recipe.model_copy(update={"dataset": section}), blocks=False)
+
+
 def dataset_by(recipe: Recipe, run: Run) -> Dataset:
     """Return a recipe's dataset; scenes of a run's own data, also where they lie elsewhere, have its roles.
 

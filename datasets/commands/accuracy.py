@@ -14,7 +14,7 @@ from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import check_writable
-from segmenter.base.invocation import ToolParser, installation, typed
+from segmenter.base.invocation import ToolParser, installation, invocation, typed
 from segmenter.base.options import Command, parsed_command
 from segmenter.base.terminal import say, stdout_for_json, warn
 from segmenter.extras.accuracy.request import EstimateRequest, SampleRequest
@@ -36,6 +36,7 @@ def _sample(request: SampleRequest) -> int:
         lines = sample(request)
     for line in lines:
         say(line)
+    say(f"label them: {invocation('view')} {typed(request.output)}", aside=True)
     return 0
 
 
@@ -119,7 +120,7 @@ _COMMANDS = {
 
 
 _CALLS = {
-    "sample maps/ --points 600 --output points.gpkg": "draw points, to be labelled in QGIS",
+    "sample maps/ --points 600 --output points.gpkg": "draw points, to be labelled",
     "estimate points.gpkg --report accuracy.html": "accuracy and areas from the labelled points",
     "estimate points.csv --areas areas.csv --unit ha --json": "from plain tables, as JSON",
 }

@@ -2,15 +2,17 @@
 
 Labelled scenes are mapped by runs that did not learn from them: a folder of folds (`train --folds`), or one
 run's validation and test scenes. Places whose labels these maps contradict most come first: `review.csv`,
-`review.gpkg`, and `review.html` with pictures. With `--unlabelled IMAGES` it writes where in these images the
-next label teaches most: `next.csv`, `next.gpkg`.
+`review.gpkg`, and `review.html` with pictures. `segmenter view review/review.gpkg` takes answers to them, and
+`--accept review/review.gpkg` writes labels with the accepted ones into the run. With `--unlabelled IMAGES` it
+writes where in these images the next label teaches most: `next.csv`, `next.gpkg`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
-from segmenter.base.invocation import ToolParser, installation, typed
+from segmenter.base.invocation import ToolParser, installation, invocation, typed
 from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
 
@@ -43,6 +45,11 @@ class ReviewRequest:
         "IMAGES",
         several=True,
         path=True,
+    )
+    accept: Path | None = option(
+        None,
+        "answered findings, review.gpkg: write all labels with the accepted ones, to RUN/labels_mended",
+        "FILE",
     )
     output: Path = option(Path("review"), "folder to write the results to (default: review)", "FOLDER")
     root: str | None = option(
@@ -73,7 +80,8 @@ class ReviewRequest:
         "(default: they are refused)",
     )
     overwrite: bool = option(
-        False, "replace results of an earlier review (default: existing files are an error)"
+        False,
+        "replace results of an earlier review, with --accept labels (default: existing files are an error)",
     )
 
     def __post_init__(self) -> None:
@@ -84,6 +92,8 @@ class ReviewRequest:
         if not self.unlabelled and (self.points or self.apart or self.insist):
             names = "--points, --apart and --insist"
             raise ConfigError(names, "are for --unlabelled", remedy="name its images")
+        if self.unlabelled and self.accept is not None:
+            raise ConfigError("--accept", "is for findings in labels", remedy="leave --unlabelled out")
         if self.unlabelled and self.most:
             raise ConfigError("--most", "is for findings in labels", remedy="say --points with --unlabelled")
 
@@ -104,13 +114,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.extras.review.held_out import runs_of
 
     runs = runs_of(request.run)
-    (_next if request.unlabelled else _review)(runs, request)
+    if request.accept is not None:
+        _accept(runs, request, request.accept)
+    else:
+        (_next if request.unlabelled else _review)(runs, request)
     return 0
 
 
+def _accept(runs: Sequence[Run], request: ReviewRequest, findings: Path) -> None:
+    try:
+        from segmenter.extras.review.answers import answered_findings
+    except ModuleNotFoundError as error:
+        raise SegmenterError(f"answers need the package {error.name}: {installation('vectors')}") from None
+    from segmenter.extras.review.held_out import judges_of
+    from segmenter.extras.review.mended import FOLDER, write_mended
+
+    from ..known import dataset_of_run, whole_scenes_of_run
+
+    folder = request.run / FOLDER
+    if folder.exists() and not request.overwrite:
+        raise SegmenterError(folder, "is there already", remedy="add --overwrite")
+    found = answered_findings(findings)
+    judges = judges_of(runs, partial(dataset_of_run, root=request.root))
+    done = write_mended(judges, whole_scenes_of_run(runs[0], request.root), found, folder)
+    say(str(folder))
+    say(
+        f"{counted(done.files, 'label')}, {counted(done.findings, 'accepted finding')} of {len(found)}: "
+        f"{counted(done.pixels, 'pixel')} changed"
+    )
+
+
 def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
+    from segmenter.evaluation.drawing import hex_colour
     from segmenter.extras.review.findings import findings
     from segmenter.extras.review.held_out import judged, judges_of
+    from segmenter.extras.vector_files.database import REFERENCE
 
     from ..known import dataset_of_run
 
@@ -132,9 +170,19 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
             from segmenter.extras.review.page import write_page
 
             write_page(found, request.run, classes, files[".html"])
-        _write([each.place for each in found], columns, files)
+        answers = {
+            "cells": [each.cells_text for each in found],
+            REFERENCE: [None] * len(found),
+        }
+        tables = {
+            "classes": {"class": names, "colour": [hex_colour(each.colour) for each in classes.classes]},
+            "runs": {"run": [os.path.relpath(request.run.absolute(), request.output.absolute())]},
+        }
+        _write([each.place for each in found], columns, files, answers, tables)
     for file in files.values():
         say(str(file))
+    if ".gpkg" in files:
+        say(f"answer them: {invocation('view')} {typed(files['.gpkg'])}", aside=True)
     wrong = sum(each.wrong for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
     say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")
@@ -187,21 +235,24 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> Iterato
         yield files
 
 
-def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path]) -> None:
+def _write(
+    places: Sequence[Any],
+    columns: dict[str, Any],
+    files: dict[str, Path],
+    answers: Mapping[str, Any] | None = None,
+    tables: Mapping[str, Any] | None = None,
+) -> None:
     """Write polygons, then the table: a call that was stopped before it goes on when it is given again."""
     from segmenter.extras.review import places as of_places
 
-    writers: dict[str, Callable[..., None]] = {
-        ".gpkg": of_places.write_polygons,
-        ".csv": of_places.write_table,
-    }
-    for ending, write in writers.items():
-        if ending in files:
-            write(places, columns, files[ending])
+    if ".gpkg" in files:
+        of_places.write_polygons(places, {**columns, **(answers or {})}, files[".gpkg"], tables)
+    of_places.write_table(places, columns, files[".csv"])
 
 
 _CALLS = {
     "runs/mine --output review": "list places where labels are probably wrong",
+    "runs/mine --accept review/review.gpkg": "write labels with the accepted findings",
     "runs/mine --unlabelled more/ --points 50 --output next": "propose 50 places to label next",
 }
 

@@ -34,7 +34,8 @@ class ViewOptions(OverwriteOptions):
 
     given: tuple[Path, ...] = option(
         ...,
-        "class maps as predict.py writes them: GeoTIFFs, or folders of them",
+        "class maps as predict.py writes them, GeoTIFFs or folders of them; or a GeoPackage of points or "
+        "findings to answer; or run directories",
         "MAPS",
         positional=True,
         several=True,
@@ -68,17 +69,16 @@ class ViewOptions(OverwriteOptions):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until it is left; return the exit code."""
     given = parsed_quietly(_parser(), ViewOptions, arguments)
-    from segmenter.extras.view.built import page_routes
-    from segmenter.extras.view.opening import Wanted, map_pages
+    from segmenter.extras.view.opening import Wanted
     from segmenter.extras.view.server import PageServer
 
+    from .view_kinds import routes_of
+
     return_freed_memory()
-    files = page_routes()
     wanted = Wanted(given.given, given.images, given.labels, given.beside, given.places)
     if given.export is not None:
         return _export(wanted, given.export, given)
-    pages = map_pages(wanted)
-    with closing(pages), PageServer({**files, **pages.routes}, host=given.host, port=given.port) as server:
+    with routes_of(wanted) as routes, PageServer(routes, host=given.host, port=given.port) as server:
         _announce(server.address, server.port)
         if given.browser:
             _open(server.address)
@@ -92,9 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _export(wanted: Wanted, file: Path, given: ViewOptions) -> int:
     from segmenter.base.files import write_whole
+    from segmenter.extras.view.built import page_routes
     from segmenter.extras.view.export import exported
     from segmenter.extras.view.opening import map_pages
 
+    page_routes()  # refuses at once a page that was not built
     with given.exclusive_outputs(file), closing(map_pages(wanted, now=True)) as pages:
         content, remarks = exported(pages)
         write_whole(file, content)
@@ -123,6 +125,9 @@ def _open(address: str) -> None:
 _CALLS = {
     "maps/": "all maps of a folder",
     "maps/a.tif --images scenes/": "one map, with its image",
+    "points.gpkg": "label the points of `accuracy sample`",
+    "review/review.gpkg": "answer the findings of `review`",
+    "runs/mine": "a training as it goes on",
 }
 
 

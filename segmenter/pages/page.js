@@ -1,6 +1,6 @@
 "use strict";
 (function () {
-  const {charts, maps} = JSON.parse(document.getElementById("data").textContent);
+  let charts, maps;
   const PAGE = 860; // pixels: what a page of paper has room for below a heading
 
   // Charts are drawn in the colours of paper: in dark mode those of texts, grounds and lines are replaced, of data
@@ -90,17 +90,24 @@
     fit();
   }
 
-  fit();
-  for (const choice of document.querySelectorAll("select[data-chart]")) {
-    choice.addEventListener("change", () => {
-      charts[choice.dataset.chart].chosen = Number(choice.value);
-      draw(choice.dataset.chart);
-    });
+  // Draw what the page has; again after a served page has got new parts.
+  function start() {
+    ({charts, maps} = JSON.parse(element("data").textContent));
+    fit();
+    for (const choice of document.querySelectorAll("select[data-chart]")) {
+      choice.addEventListener("change", () => {
+        charts[choice.dataset.chart].chosen = Number(choice.value);
+        draw(choice.dataset.chart);
+      });
+    }
+    if (maps) {
+      const choice = element("map-choice");
+      choice.addEventListener("change", () => drawMaps(Number(choice.value)));
+    }
   }
-  if (maps) {
-    const choice = element("map-choice");
-    choice.addEventListener("change", () => drawMaps(Number(choice.value)));
-  }
+
+  start();
+  document.addEventListener("parts", start);
   let waiting = 0, width = window.innerWidth;
   window.addEventListener("resize", () => {
     clearTimeout(waiting);

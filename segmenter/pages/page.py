@@ -21,14 +21,20 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def html_page(head: Head, sections: Sequence[PageSection], maps: Mapping[str, Any] | None = None) -> str:
+def html_page(
+    head: Head,
+    sections: Sequence[PageSection],
+    maps: Mapping[str, Any] | None = None,
+    scripts: Sequence[str] = (),
+) -> str:
     """Return one self-contained HTML page, UTF-8.
 
     Args:
         sections: sections; those without a block are left out.
         maps: data for the page's script to draw small maps; None: no maps.
+        scripts: addresses of the scripts, for a page that a server of ours shows; none: they are in the page.
     """
-    return _page(head, sections, {"charts": chart_data(_charts(sections)), "maps": maps})
+    return _page(head, sections, {"charts": chart_data(_charts(sections)), "maps": maps}, scripts)
 
 
 def _charts(sections: Sequence[PageSection]) -> Iterator[Chart]:
@@ -38,18 +44,19 @@ def _charts(sections: Sequence[PageSection]) -> Iterator[Chart]:
                 yield from block.charts
 
 
-def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) -> str:
+def _page(
+    head: Head, sections: Sequence[PageSection], data: Mapping[str, Any], addresses: Sequence[str]
+) -> str:
     """Render `page.html`; `data` is for its script."""
     from markupsafe import Markup
 
-    own = resources.files("segmenter.pages")
-    charts, script, style, template = (
-        (own / name).read_text(encoding="utf-8") for name in ("charts.js", "page.js", "page.css", "page.html")
-    )
+    style, template = (own_file(name) for name in ("page.css", "page.html"))
     moving = data["charts"] or data["maps"]
-    scripts = [*([charts] if moving else []), script]
+    names = [] if addresses else [*(["charts.js"] if moving else []), "page.js"]
+    scripts = [own_file(name) for name in names]
     # "<" cannot end the script element when it is written as JSON's own escape.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     return (
         _environment()
         .from_string(template)
@@ -57,12 +64,18 @@ def _page(head: Head, sections: Sequence[PageSection], data: Mapping[str, Any]) 
             head=head,
             moving=bool(moving),
             sections=[section for section in sections if section.blocks],
-            hashes=Markup(" ".join(f"'sha256-{_sha256(text)}'" for text in scripts)),
+            allowed=Markup("script-src 'self'; connect-src 'self'" if addresses else f"script-src {hashes}"),
             style=Markup(style),
             data=Markup(content),
             scripts=[Markup(text) for text in scripts],
+            addresses=addresses,
         )
     )
+
+
+def own_file(name: str) -> str:
+    """Return a template, style or script of this folder."""
+    return (resources.files("segmenter.pages") / name).read_text(encoding="utf-8")
 
 
 def _environment() -> Environment:

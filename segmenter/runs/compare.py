@@ -67,7 +67,7 @@ def comparison(stories: Sequence[Story]) -> str:
     with_scores = [(i, story.best.scores) for i, story in enumerate(stories) if story.best is not None]
     groups: list[list[Ranked]] = []
     for one in with_scores:
-        alike = (g for g in groups if not _differences(one[1], g[0][1]))
+        alike = (g for g in groups if not score_differences(one[1], g[0][1]))
         group = next(alike, None)
         if group is None:
             groups.append([one])
@@ -89,13 +89,13 @@ def _why_none(story: Story) -> str:
 def _protocol_differences(names: Sequence[str], groups: Sequence[Sequence[Ranked]]) -> list[str]:
     lines = []
     for other in groups[1:]:
-        differences = _differences(groups[0][0][1], other[0][1])
+        differences = score_differences(groups[0][0][1], other[0][1])
         two = f"{names[groups[0][0][0]]} and {names[other[0][0]]}"
         lines.append(f"{two}: {'; '.join(map(_short, differences))}")
     return lines
 
 
-def _differences(one: Scores, other: Scores) -> list[str]:
+def score_differences(one: Scores, other: Scores) -> list[str]:
     """Return the reasons why two scores must not be compared."""
     differences = one.protocol.differences(other.protocol)
     if differences or np.array_equal(one.truth_pixels, other.truth_pixels):
@@ -169,7 +169,8 @@ def _speed(stories: Sequence[Story], names: Sequence[str]) -> str:
     return _table("Speed; waiting: for data, share of the time", header, rows)
 
 
-def _settings(stories: Sequence[Story], names: Sequence[str]) -> str:
+def differing_settings(stories: Sequence[Story]) -> list[list[str]]:
+    """Return rows of the settings in which runs differ: name, and the value of each run."""
     settings_of = [flat_settings(story.run.recipe) for story in stories]
     keys = dict.fromkeys(key for settings in settings_of for key in settings)
     rows = []
@@ -177,6 +178,11 @@ def _settings(stories: Sequence[Story], names: Sequence[str]) -> str:
         values = [setting_text(settings[key]) if key in settings else "–" for settings in settings_of]
         if len({repr(settings.get(key)) for settings in settings_of}) > 1 and key != "name":
             rows.append([key, *values])
+    return rows
+
+
+def _settings(stories: Sequence[Story], names: Sequence[str]) -> str:
+    rows = differing_settings(stories)
     if not rows:
         return "their recipes have the same settings"
     return _table("Settings in which they differ", ["Setting", *names], rows, words=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, RasterError, counted, shortened
 from segmenter.extras.accuracy.points import centres
+from segmenter.extras.vector_files.database import database
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
 from segmenter.raster.polygons import crs_of
@@ -179,7 +179,7 @@ def check_counts(path: Path, layer: str, read: int) -> None:
         OSError: the database is incomplete.
     """
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+        with database(path) as file:
             rows = int(file.execute(f'SELECT count(*) FROM "{layer}"').fetchone()[0])
     except sqlite3.Error as error:
         raise OSError(str(error)) from None

@@ -32,6 +32,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.files import shortest_ends, write_whole
 from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
+from segmenter.extras.vector_files.database import REFERENCE, UNCLEAR
 from segmenter.extras.vector_files.library import pyogrio
 from segmenter.extras.vector_files.writing import FAULTS, file_aside
 from segmenter.extras.written_map import WrittenMap
@@ -39,7 +40,6 @@ from segmenter.raster import RasterInfo
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.polygons import between, crs_of
 
-FIELD = "reference"
 _HIDDEN = ("stratum", "mapped", "probability", "pixel_area")
 
 
@@ -47,9 +47,9 @@ def label_form(classes: Sequence[str]) -> bytes:
     """Return the `.qml` of points to label with these classes."""
     root = ET.Element("qgis", version=QGIS_VERSION, styleCategories="Fields|Forms")
     fields = child(root, "fieldConfiguration")
-    config = _widget(fields, FIELD, "ValueMap")
+    config = _widget(fields, REFERENCE, "ValueMap")
     listed = child(child(config, "Option", type="Map"), "Option", type="List", name="map")
-    for name in classes:
+    for name in (*classes, *[UNCLEAR] * (UNCLEAR not in classes)):
         child(child(listed, "Option", type="Map"), "Option", type="QString", name=name, value=name)
     for name in _HIDDEN:
         _widget(fields, name, "Hidden")

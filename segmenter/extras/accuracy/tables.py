@@ -25,6 +25,7 @@ from segmenter.base.files import read_regular
 from segmenter.extras.accuracy.checks import check_counts, check_maps, check_once, check_points, check_weights
 from segmenter.extras.accuracy.estimators import PointSample, Unit
 from segmenter.extras.accuracy.points import CLASSES, MAPS, POINTS, STRATA
+from segmenter.extras.vector_files.database import UNCLEAR, undo_unfinished
 from segmenter.extras.vector_files.features import check_kind, check_tables
 from segmenter.extras.vector_files.library import pyogrio
 from segmenter.pages.parts import percent
@@ -163,6 +164,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return fields of a layer, its `geometry` as WKB (None of a table), and `fid`."""
+    undo_unfinished(path)
     check_tables(path, layer)
     there = [str(name) for name, _ in pyogrio.list_layers(path)]
     if layer not in there:
@@ -182,6 +184,16 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
             f"{path}: layer {layer}", expected=f"the field {missing[0]}", got=got, remedy="name it so"
         )
     return {**fields, "geometry": wkb, "fid": np.asarray(fids)}
+
+
+def column_of(path: Path, layer: str, column: str) -> list[str]:
+    """Return the texts of a field of a table.
+
+    Raises:
+        DatasetError: the file is damaged, or lacks the table or field.
+    """
+    with _reading(path):
+        return _texts(_layer(path, layer, (column,))[column])
 
 
 def _texts(values: Iterable[Any]) -> list[str]:
@@ -339,7 +351,7 @@ def sample_of(
     Raises:
         DatasetError: a point's stratum has no area, its class is unknown, or a stratum has too few points.
     """
-    labelled = [i for i, text in enumerate(points.reference) if text]
+    labelled = [i for i, text in enumerate(points.reference) if text and (text != UNCLEAR or text in classes)]
     if not labelled:
         raise DatasetError(
             expected="points with a reference class",

@@ -10,6 +10,7 @@ sure of them. The cost of a cell is the sum over its contradicted pixels: how ma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,11 @@ class LabelFinding:
         row, col = (min(getattr(each, name) for each in self.cells) for name in ("row", "col"))
         height = max(each.row_stop for each in self.cells) - row
         return Window(row, col, height, max(each.col_stop for each in self.cells) - col)
+
+    @property
+    def cells_text(self) -> str:
+        """The cells as JSON, rows of row, column, height and width; `answers.finding_of` reads it."""
+        return json.dumps([[each.row, each.col, each.height, each.width] for each in self.cells])
 
     @property
     def place(self) -> ReviewPlace:

@@ -267,6 +267,35 @@ def judged(judges: Sequence[Judge], side: int) -> Iterator[ScoredScene]:
                     yield ScoredScene(judge, job.scene, job.info, job.cells, job.cells.counts())
 
 
+def mapped_parts(parts: Sequence[tuple[Judge, Scene, Window]]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Map windows of scenes by the runs that did not learn from them.
+
+    Yields:
+        Number of the part, and its (H, W) class ids.
+
+    Raises:
+        RasterError: an image cannot be read.
+    """
+    by_judge: dict[Judge, list[tuple[int, LabelledJob]]] = {}
+    for number, (judge, scene, window) in enumerate(parts):
+        by_judge.setdefault(judge, []).append((number, LabelledJob(judge, scene, window)))
+    for judge, own in by_judge.items():
+        predict = load_predictor(judge.run)
+        numbers = {id(job): number for number, job in own}
+        ids: dict[int, NDArray[np.uint8]] = {}
+        for event in classify_all([job for _, job in own], tiling_of(judge.run, predict), predict):
+            if isinstance(event, Failed):
+                raise event.error
+            part, number = event.job.part, numbers[id(event.job)]
+            assert part is not None, "as it was made"
+            if number not in ids:
+                ids[number] = np.full((part.height, part.width), IGNORE, np.uint8)
+            if isinstance(event, MappedWindow):
+                ids[number][event.window.relative_to(part).slices()] = event.ids
+            elif isinstance(event, Finished):
+                yield number, ids.pop(number)
+
+
 def tiling_of(run: AnyRun, predict: Predictor) -> Tiling:
     """Return the windows of a run's validation."""
     asked = run.recipe.prediction

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -16,12 +15,10 @@ from segmenter.base.invocation import invocation
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.evaluation.layers import coloured, stretched
 from segmenter.extras.review.findings import LabelFinding
-from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
+from segmenter.extras.review.held_out import mapped_parts
 from segmenter.grid.colours import far_from
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.inference.loading import load_predictor
-from segmenter.inference.predictor import Failed, MappedWindow, classify_all
+from segmenter.grid.labels import ClassMap
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
@@ -45,13 +42,6 @@ _AROUND, _MOST = 40, 640
 """Pixels that are shown around a finding; pixels of a finding with them that are shown, about its middle."""
 _GREYS = (0, 0, 0), (128, 128, 128), (255, 255, 255)
 """Which images have anywhere: the frame has another colour."""
-
-
-@dataclass(eq=False)
-class _Shown(LabelledJob):
-    """The surroundings of a finding, to be mapped."""
-
-    ids: NDArray[np.uint8] | None = None
 
 
 def write_page(found: Sequence[LabelFinding], run: Path, classes: ClassMap, path: Path) -> None:
@@ -131,23 +121,8 @@ def _rows(found: Sequence[LabelFinding], classes: ClassMap) -> list[PictureRow]:
 
 def _maps(found: Sequence[LabelFinding]) -> list[NDArray[np.uint8]]:
     """Return the class ids of each finding's surroundings, by the run that did not learn from it."""
-    by_judge: dict[Judge, list[_Shown]] = {}
-    jobs = [_Shown(each.of.judge, each.of.scene, _surroundings(each)) for each in found]
-    for job in jobs:
-        by_judge.setdefault(job.judge, []).append(job)
-    for judge, own in by_judge.items():
-        predict = load_predictor(judge.run)
-        for event in classify_all(own, tiling_of(judge.run, predict), predict):
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, MappedWindow):
-                part = event.job.part
-                assert part is not None
-                if event.job.ids is None:
-                    event.job.ids = np.full((part.height, part.width), IGNORE, np.uint8)
-                event.job.ids[event.window.relative_to(part).slices()] = event.ids
-    maps = [job.ids for job in jobs]
-    return [each for each in maps if each is not None]
+    maps = dict(mapped_parts([(each.of.judge, each.of.scene, _surroundings(each)) for each in found]))
+    return [maps[number] for number in range(len(found))]
 
 
 def _surroundings(finding: LabelFinding) -> Window:

@@ -71,8 +71,13 @@ def as_text(cell: str) -> str:
     return f"'{cell}" if cell.lstrip()[:1] in _BEGIN_FORMULAS or cell[:1] in "\t\r\n" else cell
 
 
-def write_polygons(places: Sequence[ReviewPlace], columns: Columns, path: Path) -> None:
+def write_polygons(
+    places: Sequence[ReviewPlace], columns: Columns, path: Path, tables: Mapping[str, Columns] | None = None
+) -> None:
     """Write a GeoPackage with a layer of the file's name, a polygon a place.
+
+    Args:
+        tables: further tables of the file, by name.
 
     Raises:
         ModuleNotFoundError: a package of the extra `vectors` is not installed.
@@ -98,6 +103,10 @@ def write_polygons(places: Sequence[ReviewPlace], columns: Columns, path: Path) 
     fields = {
         "rank": np.arange(1, len(places) + 1),
         "scene": _texts([place.name for place in places]),
+        **{
+            side: np.array([getattr(place.window, side) for place in places], np.int64)
+            for side in ("row", "col", "height", "width")
+        },
         **{name: _values(values) for name, values in columns.items()},
     }
     if crs is None:  # which is how the images are
@@ -114,15 +123,19 @@ def write_polygons(places: Sequence[ReviewPlace], columns: Columns, path: Path) 
                 geometry_type="Polygon",
                 crs=None if crs is None else crs.to_wkt(),
             )
+            for layer, of in (tables or {}).items():
+                values = [_values(each) for each in of.values()]
+                pyogrio.raw.write(str(aside), None, values, list(of), layer=layer, driver="GPKG")
         except FAULTS as error:
             raise OSError(str(error)) from None
 
 
 def _values(values: Sequence[Any]) -> NDArray[Any]:
-    return _texts(values) if any(isinstance(value, str) for value in values) else np.asarray(values)
+    texts = any(value is None or isinstance(value, str) for value in values)
+    return _texts(values) if texts else np.asarray(values)
 
 
-def _texts(values: Sequence[str]) -> NDArray[Any]:
+def _texts(values: Sequence[str | None]) -> NDArray[Any]:
     return np.array([*values, None], object)[:-1]
 
 

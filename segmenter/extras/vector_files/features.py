@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, failing, shortened
 from segmenter.base.files import VECTOR_ENDINGS
+from segmenter.extras.vector_files.database import database
 from segmenter.extras.vector_files.library import pyogrio
 from segmenter.raster.polygons import crs_of
 
@@ -387,7 +388,7 @@ def check_tables(path: Path, layer: str | None) -> None:
         OSError: the database is incomplete.
     """
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+        with database(path) as file:
             listed = file.execute("PRAGMA main.table_list").fetchall()
             views = {str(name).lower() for _, name, kind, *_ in listed if kind == "view"}
             asked = {name for name in views if name.startswith(("gpkg_", "rtree_", "sqlite_"))}

@@ -158,7 +158,7 @@ class _Opening:
                 f"{shown.name}: {path} has changed since, or is another image than it was made of"
             )
         info = raster_info(path)
-        return ImageLayer(path, _band_names(info), _usual_bands(info), place_in(info, shown.info))
+        return ImageLayer(path, band_names(info), usual_bands(info), place_in(info, shown.info))
 
     def _label(self, shown: ShownMap, image: Path) -> LabelLayer:
         assert self._labels is not None
@@ -209,11 +209,12 @@ def _key(each: LandCoverClass, is_colours: bool) -> int:
     return red << 16 | green << 8 | blue if is_colours else each.code
 
 
-def _band_names(info: RasterInfo) -> list[str]:
+def band_names(info: RasterInfo) -> list[str]:
+    """Return the names of all bands."""
     return [name or f"band {number}" for number, name in enumerate(names_of(info), 1)]
 
 
-def _usual_bands(info: RasterInfo) -> tuple[int, ...]:
+def usual_bands(info: RasterInfo) -> tuple[int, ...]:
     """Return red, green and blue by name; else the first three bands that are no alpha, or the first."""
     names = names_of(info)
     if {"red", "green", "blue"} <= {*names}:

@@ -131,6 +131,8 @@ REPORT = "report.html"
 """File of a run directory."""
 _MOST_CLASSES = 40
 """In the charts of coverage: those that the fewest steps held."""
+_MOST_EPOCHS = 12
+"""Maps of it that are shown a row each."""
 _MOST_STAGES = 6
 """Maps of the followed window that are shown."""
 _SMALLEST = 200
@@ -158,15 +160,23 @@ def write_report(run: Path, output: Path | None = None, maps: Path | None = None
 def html_report(story: Story) -> str:
     """Return a run's report as an HTML page."""
     figure, lead = headline(story)
-    title, maker = f"Training of {plain(story.run.recipe.name)}", f"{invocation('runs')} report"
-    head = Head(title, lead, _facts(story), maker, figure)
-    return html_page(head, report_sections(story))
+    return html_page(report_head(story, lead, figure), report_sections(story))
 
 
-def report_sections(story: Story) -> list[PageSection]:
-    """Return all sections of the page."""
+def report_head(story: Story, lead: str, figure: KeyFigure | None = None) -> Head:
+    """Return the head of the page."""
+    title = f"Training of {plain(story.run.recipe.name)}"
+    return Head(title, lead, _facts(story), f"{invocation('runs')} report", figure)
+
+
+def report_sections(story: Story, *, by_epoch: bool = False) -> list[PageSection]:
+    """Return all sections of the page.
+
+    Args:
+        by_epoch: show the followed window with each of its last maps in a row, the newest first.
+    """
     sections = [
-        _curves(story),
+        _curves(story, by_epoch=by_epoch),
         _classes(story),
         PageSection("windows", "Where is it right, and where wrong?", picture_blocks(story)),
         _coverage(story),
@@ -250,7 +260,7 @@ def _facts(story: Story) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- sections
 
 
-def _curves(story: Story) -> PageSection:
+def _curves(story: Story, *, by_epoch: bool) -> PageSection:
     title = "How did it learn?"
     if not story.lines and not story.validations:
         return PageSection("curves", title, [Paragraph("The log is empty: no step was logged.")])
@@ -263,7 +273,14 @@ def _curves(story: Story) -> PageSection:
         for e in story.run.extensions
     ]
     return PageSection(
-        "curves", title, [*extended, *blocks, *side_by_side(rate_chart(story)), *progress_blocks(story)]
+        "curves",
+        title,
+        [
+            *extended,
+            *blocks,
+            *side_by_side(rate_chart(story)),
+            *(epoch_blocks(story) if by_epoch else progress_blocks(story)),
+        ],
     )
 
 
@@ -319,6 +336,20 @@ def progress_blocks(story: Story) -> list[Block]:
         *(_framed(seen, _stage(each), each.map) for each in stages),
     ]
     return [PictureRows([PictureRow("One window while it trained", note, pictures)], _legend(story))]
+
+
+def epoch_blocks(story: Story) -> list[Block]:
+    """Return the followed window with each of its last maps in a row, the newest first; or none."""
+    seen = story.progress
+    if seen is None:
+        return []
+    pictures = [_framed(seen, "image", seen.image, "jpeg"), _framed(seen, "label", seen.label)]
+    rows = []
+    for each in reversed(seen.maps[-_MOST_EPOCHS:]):
+        title = _stage(each)
+        rows.append(PictureRow(title[0].upper() + title[1:], "", [*pictures, _framed(seen, "map", each.map)]))
+    note = f"{_window(seen)}: the validation window with the most classes, after each epoch."
+    return [Paragraph(note), PictureRows(rows, _legend(story))]
 
 
 def _stage(one: ProgressMap) -> str:

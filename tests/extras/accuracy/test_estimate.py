@@ -24,6 +24,8 @@ from segmenter.extras.accuracy.estimators import (
     unit_for,
     with_interval,
 )
+from segmenter.extras.accuracy.tables import Areas, PointTable, sample_of
+from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.geopackage import changed
 from tests.helpers.refusals import refused
@@ -523,3 +525,20 @@ def test_a_damaged_geopackage_is_refused(drawn: Path) -> None:
         drawn.write_bytes(damaged)
         with pytest.raises(DatasetError):
             main(["estimate", str(drawn)])
+
+
+def test_a_point_that_cannot_be_told_is_left_out_unless_that_is_a_class(tmp_path: Path, capsys: Any) -> None:
+    areas = tmp_path / "areas.csv"
+    areas.write_text("stratum,area\na,30\nb,70\n")
+    rows = ["a,a,a", "a,a,b", "b,b,b", "b,b,b", "b,b,a"]
+    found = []
+    for more in ("", UNCLEAR):
+        points = tmp_path / "points.csv"
+        points.write_text("\n".join(["stratum,mapped,reference", *rows, f"a,a,{more}"]) + "\n")
+        assert main(["estimate", str(points), "--areas", str(areas), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["unlabelled"] == 1
+    table = PointTable(list("12345"), list("aabbb"), list("aabbb"), ["a", UNCLEAR, "b", "b", "a"], [1.0] * 5)
+    own = sample_of(table, Areas({"a": 30.0, "b": 70.0}), ["a", "b", UNCLEAR])
+    assert (own.unlabelled, own.classes[own.reference_N[1]]) == (0, UNCLEAR)

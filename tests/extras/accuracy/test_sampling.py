@@ -32,6 +32,7 @@ from segmenter.extras.accuracy.covers import Reservoirs
 from segmenter.extras.accuracy.estimators import PointSample, estimates
 from segmenter.extras.accuracy.sampling import SamplePlan
 from segmenter.extras.accuracy.tally import PixelSizes, StratumTally
+from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.raster.pixel_areas import PixelAreas
 
 NAMES = ("water", "Wald ¼", "road")
@@ -382,7 +383,8 @@ def test_the_form_offers_the_classes_and_hides_what_the_map_says(put: Put, tmp_p
     reference = root.find("fieldConfiguration/field[@name='reference']/editWidget")
     assert reference.get("type") == "ValueMap"
     choices = [each for each in reference.iter("Option") if each.get("type") == "QString"]
-    assert [(each.get("name"), each.get("value")) for each in choices] == [(name, name) for name in NAMES]
+    offered = [(each.get("name"), each.get("value")) for each in choices]
+    assert offered == [(name, name) for name in (*NAMES, UNCLEAR)]
     assert {"mapped", "stratum"} <= widgets.keys()
     hidden = root.find("fieldConfiguration/field[@name='mapped']/editWidget")
     assert hidden.get("type") == "Hidden"

@@ -1,0 +1,91 @@
+"""Kinds of pages of `segmenter view`, by what is given: maps, points to label, findings to answer, runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.base.errors import SegmenterError
+from segmenter.base.invocation import installation
+
+if TYPE_CHECKING:
+    from segmenter.extras.view.labelling import Questions
+    from segmenter.extras.view.opening import Wanted
+    from segmenter.extras.view.questions import Scenes
+    from segmenter.extras.view.server import Routes
+    from segmenter.runs.run import Run
+
+GEOPACKAGE = ".gpkg"
+
+
+@contextmanager
+def routes_of(wanted: Wanted) -> Iterator[Routes]:
+    """Yield the routes of the page of what is given.
+
+    Raises:
+        SegmenterError: it cannot be shown.
+    """
+    if any(path.suffix.lower() == GEOPACKAGE for path in wanted.maps):
+        with closing(_questions(wanted)) as questions:
+            from segmenter.extras.view.labelling import LabelPages
+
+            yield LabelPages(questions).routes
+        return
+    if runs := [run for path in wanted.maps for run in _runs_of(path)]:
+        from segmenter.extras.view.runs import RunPages
+
+        yield RunPages(runs).routes
+        return
+    from segmenter.extras.view.built import page_routes
+    from segmenter.extras.view.opening import map_pages
+
+    files = page_routes()
+    with closing(map_pages(wanted)) as pages:
+        yield {**files, **pages.routes}
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """Return a run directory itself, else the runs in a folder."""
+    if not path.is_dir():
+        return []
+    from segmenter.runs.run import RUN_FILE, runs_in
+
+    return [path] if (path / RUN_FILE).exists() else runs_in(path)
+
+
+def _questions(wanted: Wanted) -> Questions:
+    """Return points or findings."""
+    path, *others = wanted.maps
+    if others:
+        raise SegmenterError("view", expected="one GeoPackage", got=f"{len(wanted.maps)} files")
+    if wanted.labels or wanted.beside or wanted.places:
+        raise SegmenterError("--labels, --beside and --places", "are for maps", remedy="leave them out")
+    try:
+        from segmenter.extras.review.answers import is_findings
+        from segmenter.extras.view.questions import PointQuestions
+    except ModuleNotFoundError as error:
+        extra = installation("vectors")
+        raise SegmenterError(f"GeoPackages need the package {error.name}: {extra}") from None
+    return _findings(path) if is_findings(path) else PointQuestions(path, wanted.images)
+
+
+def _findings(path: Path) -> Questions:
+    from segmenter.extras.review.answers import run_of_findings
+    from segmenter.extras.review.held_out import runs_of
+    from segmenter.extras.view.questions import FindingQuestions
+
+    run = Path(os.path.normpath(path.absolute().parent / run_of_findings(path)))
+    own = runs_of(run)[0]
+    return FindingQuestions(path, run, partial(_scenes, own), own.classes)
+
+
+def _scenes(run: Run) -> Scenes:
+    """Return the scenes of a run by name, with their dataset."""
+    from ..known import whole_scenes_of_run
+
+    dataset = whole_scenes_of_run(run)
+    return {scene.name: (scene, dataset) for scene in dataset.scenes if scene.label is not None}
