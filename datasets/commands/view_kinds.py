@@ -43,9 +43,8 @@ def routes_of(wanted: Wanted) -> Iterator[Routes]:
     from segmenter.extras.view.built import page_routes
     from segmenter.extras.view.opening import map_pages
 
-    files = page_routes()
     with closing(map_pages(wanted)) as pages:
-        yield {**files, **pages.routes}
+        yield {**page_routes(), **pages.routes}
 
 
 def _runs_of(path: Path) -> list[Path]:
