@@ -418,7 +418,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     found = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "node_modules"} & set(path.parts)
     }
     assert found, folder
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.grid.labels import Colour
+from segmenter.grid.stretch import Stretch, three_bands
 
 _RAMP = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], np.float64)
 """Five colours of viridis, which all kinds of sight put into one order."""
@@ -21,34 +21,15 @@ Coloured = NDArray[np.uint8]
 """(H, W, 4): red, green, blue, opacity; 0 where there is no data."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Values of each band that are drawn black and white, of a whole scene."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> Stretch:
-        """Return the 2 % and 98 % quantiles of a sample."""
-        known = values_HWC[valid_HW].astype(np.float64)
-        if not len(known):
-            known = np.zeros((1, values_HWC.shape[2]))
-        low, high = np.percentile(known, (2, 98), axis=0)
-        return cls(tuple(low.tolist()), tuple(high.tolist()))
-
-
 def picture(pixels: Pixels, stretch: Stretch | None) -> Coloured:
     """Return one band as grey, or three; without a stretch 8-bit values are drawn as they are."""
-    values_HWC, valid_HW = pixels
+    values_HW3, known_HW = three_bands(*pixels)
     if stretch is not None:
-        low, high = np.array(stretch.low, np.float32), np.array(stretch.high, np.float32)
+        low, high = stretch.low_3.astype(np.float32), stretch.high_3.astype(np.float32)
         flat = high <= low  # one value everywhere: mid grey
-        share = np.where(flat, 0.5, (values_HWC.astype(np.float32) - low) / np.where(flat, 1, high - low))
-        values_HWC = np.clip(np.nan_to_num(share) * 255, 0, 255)
-    bands = values_HWC.astype(np.uint8)
-    bands = bands[..., :3] if bands.shape[2] >= 3 else bands[..., :1].repeat(3, axis=2)
-    return _opaque(bands, valid_HW)
+        share = np.where(flat, 0.5, (values_HW3 - low) / np.where(flat, 1, high - low))
+        values_HW3 = np.clip(np.nan_to_num(share) * 255, 0, 255)
+    return _opaque(np.where(known_HW[..., None], values_HW3, 0).astype(np.uint8), pixels[1])
 
 
 def classes(pixels: Pixels, palette: Sequence[Colour]) -> Coloured:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from segmenter.base.errors import RasterError
 from segmenter.base.sealed import digest
 from segmenter.extras.view import colouring
-from segmenter.extras.view.colouring import Coloured, Pixels, Stretch
+from segmenter.extras.view.colouring import Coloured, Pixels
 from segmenter.extras.view.open_files import OpenFiles
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, Colour
+from segmenter.grid.stretch import Stretch
 from segmenter.raster import LabelRaster, Raster, open_raster
 
 LayerKind = Literal["image", "classes", "marks", "amount"]
