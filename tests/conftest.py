@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sqlite3  # noqa: F401 - before TensorFlow, whose own lacks the index of GeoPackages: as load_tensorflow
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

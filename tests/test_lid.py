@@ -37,7 +37,7 @@ LIMITS = {
     "segmenter.base": (1339, 1524, 0),
     "segmenter.config": (2295, 1340, 0),
     "segmenter.demands": (119, 131, 0),
-    "segmenter.devices": (1203, 1198, 0),
+    "segmenter.devices": (1203, 1199, 0),
     "segmenter.diagnosis": (1584, 1373, 0),
     "segmenter.evaluation": (1291, 1421, 0),
     "segmenter.grid": (793, 856, 0),

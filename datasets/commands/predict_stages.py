@@ -111,7 +111,7 @@ def tell(call: MappingCall, mapped: MappingResult, answer: TextIO | None) -> Non
     if answer is not None:
         print(json.dumps(_facts(call, mapped), ensure_ascii=False, indent=1), file=answer)
     outcome, request = mapped.outcome, call.request
-    if call.uploads is None and any(job.output.suffix == ".tif" for job in (*outcome.written, *outcome.kept)):
+    if call.uploads is None and any(job.output.suffix == ".tif" for job in outcome.written):
         labels = "" if request.labels is None else f" --labels {typed(Path(request.labels))}"
         say(f"look: segmenter view {typed(request.output)}{labels}")
 

@@ -173,6 +173,8 @@ def load_tensorflow(
         _check_room()
     try:
         with _without_greetings():
+            import sqlite3  # noqa: F401 - else bound to that of TensorFlow, which lacks the index of GeoPackages
+
             import tensorflow
     except ImportError as error:
         raise DeviceError(f"TensorFlow cannot be imported ({error}); {how_to_install()}") from None
