@@ -1,6 +1,7 @@
 """Law 4, *tiles disappear*, law 6, *memory is bounded*; files are batched, read by several threads."""
 
 import contextlib
+import gc
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -204,14 +205,17 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
             return np.zeros((*valid.shape, 1), np.uint8), valid
 
     peaks = []
-    for windows in (1000, 4000):
+    gc.collect()
+    for windows in (1000, 8000):
         tracemalloc.start()
         jobs, tiling = [ArrayJob(Sparse(windows))], Tiling(Size(32, 32), 0, 8, 16)
         events = classify_all(jobs, tiling, exact_network(0, 8))
         assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, MappedWindow)) == 1
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (peaks[1] - peaks[0]) / 3000 < 100  # one that waits takes over 1000 bytes
+    assert (
+        peaks[1] - peaks[0]
+    ) / 7000 < 100  # one that waits takes 1000 bytes; threads vary by 300 kB
 
 
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
