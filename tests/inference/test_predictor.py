@@ -213,9 +213,7 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
         assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, MappedWindow)) == 1
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (
-        peaks[1] - peaks[0]
-    ) / 7000 < 100  # one that waits takes 1000 bytes; threads vary by 300 kB
+    assert (peaks[1] - peaks[0]) / 7000 < 100  # one that waits takes 1000 bytes; threads vary by 300 kB
 
 
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
