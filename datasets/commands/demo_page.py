@@ -72,7 +72,7 @@ def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
         picture("image", seen, "jpeg", metres),
         picture("label", coloured(truth, dataset.classes), "png"),
         picture("map", coloured(mapped, dataset.classes), "png"),
-        picture("errors", errors(seen, truth, mapped), "png"),
+        picture("errors", errors(seen, truth, mapped), "jpeg"),
     ]
     return PictureRow(
         f"{scene.name}: {percent(float(1 - wrong.mean()))} of the pixels are right", note, pictures
