@@ -30,7 +30,7 @@ SERVER = "server"
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions(OverwriteOptions):
-    """What is shown, and where."""
+    """Places to look at, with what they show."""
 
     given: tuple[Path, ...] = option(
         ...,

@@ -30,7 +30,7 @@ _FILES = {
 
 
 class Questions(Protocol):
-    """What is asked, and where it is seen.
+    """Questions of a page, each with the pictures of its place.
 
     Attributes:
         kind: `points` or `findings`.

@@ -100,7 +100,7 @@ def opened_maps(wanted: Wanted) -> tuple[list[ShownMap], MapLegend]:
 
 
 class _Opening:
-    """What maps of one call share."""
+    """Facts that all maps of one call share."""
 
     def __init__(self, wanted: Wanted, legend: MapLegend, others: dict[str, Path]) -> None:
         self._wanted, self._legend, self._others = wanted, legend, others
