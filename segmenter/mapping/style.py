@@ -18,7 +18,7 @@ from segmenter.grid.windows import COLUMN, grid
 from segmenter.inference.predictor import ExtraOutputs
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value
-from segmenter.mapping.outputs.sets import PixelSets
+from segmenter.mapping.outputs.sets import ENDING, PixelSets
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterInfo, keeps_crs, read_label
 
@@ -32,7 +32,7 @@ _AT_ONCE = Size(512, COLUMN)
 
 WEIGHTS, SOURCE, SOURCE_DIGEST = "WEIGHTS", "SOURCE", "SOURCE_DIGEST"
 """Entries of a GeoTIFF's metadata: `MapStyle.weights`, name of the image's file, and a digest of it."""
-BESIDE = (".confidence.tif", ".probabilities.tif", ".sets.tif")
+BESIDE = (".confidence.tif", ".probabilities.tif", ENDING)
 """Endings of GeoTIFFs beside a map that are not maps."""
 
 
@@ -111,7 +111,7 @@ class MapStyle:
         beside = {
             "confidence.tif": self.wanted.confidence,
             "probabilities.tif": self.request.probabilities is not None,
-            "sets.tif": self.sets is not None,
+            ENDING.removeprefix("."): self.sets is not None,
         }
         return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
