@@ -32,7 +32,9 @@ _AT_ONCE = Size(512, COLUMN)
 
 WEIGHTS, SOURCE, SOURCE_DIGEST = "WEIGHTS", "SOURCE", "SOURCE_DIGEST"
 """Entries of a GeoTIFF's metadata: `MapStyle.weights`, name of the image's file, and a digest of it."""
-BESIDE = (".confidence.tif", ".probabilities.tif", ENDING)
+SHARES = (".confidence.tif", ".probabilities.tif")
+"""Endings of GeoTIFFs beside a map whose values are shares, which a ramp of colours shows."""
+BESIDE = (*SHARES, ENDING)
 """Endings of GeoTIFFs beside a map that are not maps."""
 
 

@@ -41,6 +41,8 @@ def run(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_a_bit_says_that_a_class_reaches_its_threshold(run: Path, tmp_path: Path, promise: str) -> None:
     image = run.parent / "images/s6.tif"
     assert predict([str(run), str(image), "--output", str(tmp_path), "--sets", promise, "--confidence"]) == 0
+    assert not (tmp_path / "s6.sets.qml").exists(), "bits are no share that a ramp could show"
+    assert (tmp_path / "s6.confidence.qml").exists()
     with rasterio.open(tmp_path / "s6.sets.tif") as file:
         written, nodata = file.read(1), file.nodata
     with rasterio.open(image) as file:

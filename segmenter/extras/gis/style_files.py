@@ -27,7 +27,7 @@ from segmenter.extras.gis.documents import (
     style_file,
 )
 from segmenter.grid.labels import class_pixels
-from segmenter.mapping.style import BESIDE
+from segmenter.mapping.style import SHARES
 
 if TYPE_CHECKING:
     from segmenter.grid.geometry import Window
@@ -45,7 +45,7 @@ def files_of(style: MapStyle, name: str, info: RasterInfo) -> tuple[Path, ...]:
     """Return the style files of a raster's map."""
     path = style.path(name, info)
     styles = [] if _lies_beside(path, name, info.path) else [path.with_name(f"{name}.qml")]
-    styles += [one.with_suffix(".qml") for one in style.companion_files(name) if one.name.endswith(BESIDE)]
+    styles += [one.with_suffix(".qml") for one in style.companion_files(name) if one.name.endswith(SHARES)]
     return (*styles, *([] if style.is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
 
 
