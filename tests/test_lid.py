@@ -42,7 +42,7 @@ LIMITS = {
     "segmenter.evaluation": (1291, 1421, 0),
     "segmenter.grid": (793, 856, 0),
     "segmenter.inference": (1371, 1467, 0),
-    "segmenter.mapping": (2906, 3058, 0),
+    "segmenter.mapping": (2908, 3060, 0),
     "segmenter.model": (1918, 1953, 0),
     "segmenter.pages": (261, 244, 690),
     "segmenter.raster": (3503, 3844, 0),

@@ -85,7 +85,7 @@ def test_probabilities_are_written_beside_sets_as_without_them(run: Path, tmp_pa
     assert found[0][1:] == found[1][1:]
 
 
-@pytest.mark.parametrize("words", [("--tta", "flips"), ("--tta", "auto")])
+@pytest.mark.parametrize("words", [("--tta", "flips"), ("--tta", "auto"), ("--gsd", "0.7")])
 def test_what_validation_did_not_have_is_refused(run: Path, tmp_path: Path, words: tuple[str, str]) -> None:
     with refused(ConfigError):
         predict([str(run), str(run.parent / "images"), "--output", str(tmp_path), "--sets", "0.9", *words])

@@ -81,6 +81,8 @@ def sets_of(request: MapRequest, run: AnyRun) -> PixelSets | None:
         raise ConfigError("--sets", expected="one run, whose validation gave the thresholds", got="several")
     if request.tta != "none":
         raise ConfigError("--sets", expected="--tta none, as validation had", got=request.tta)
+    if request.gsd is not None:
+        raise ConfigError("--sets", expected="no --gsd, as validation had none", got=request.gsd)
     if len(run.classes) > MOST_CLASSES:
         raise ConfigError("--sets", expected=f"at most {MOST_CLASSES} classes", got=len(run.classes))
     return PixelSets(load_sets(run, float(request.sets)), run.calibration())
