@@ -127,11 +127,13 @@ def sentences(estimates: Estimates, unit: str) -> list[str]:
 
 def head(estimates: Estimates) -> str:
     """Return the overall accuracy as a sentence."""
+    return f"overall accuracy {in_percent(estimates.overall)} % (95 %), from {basis(estimates)}"
+
+
+def basis(estimates: Estimates) -> str:
+    """Return the numbers of points and strata with their nouns."""
     points, strata = int(estimates.sample.points_H.sum()), len(estimates.sample.strata)
-    return (
-        f"overall accuracy {in_percent(estimates.overall)} % (95 %), from "
-        f"{counted(points, 'labelled point')} in {counted(strata, 'stratum', 'strata')}"
-    )
+    return f"{counted(points, 'labelled point')} in {counted(strata, 'stratum', 'strata')}"
 
 
 def titles(shown: Shown) -> list[str]:

@@ -13,8 +13,8 @@ from segmenter.extras.accuracy.estimators import (
     Estimate,
     Estimates,
     Shown,
+    basis,
     class_rows,
-    head,
     in_percent,
     remarks,
     sentences,
@@ -78,7 +78,7 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
     title = f"Areas and accuracy from {plain(points.name)}"
     value, _, spread = in_percent(estimates.overall).partition(" ")
     figure = KeyFigure(f"{value} %", "overall accuracy", f"{spread} % (95 %)" if spread else "")
-    lead = f"{head(estimates).capitalize()}."
+    lead = f"From {basis(estimates)}."
     page = html_page(Head(title, lead, facts, f"{invocation('accuracy')} estimate", figure), sections)
     write_whole(path, page.encode())
 

@@ -179,7 +179,8 @@ class RunPages:
         scripts = ("charts.js", "page.js", f"runs.js?stamp={self._stamp(number)}")
         if number is not None:
             run = self._runs[number]
-            head = report_head(run.story, self._state(run))
+            figure, _ = headline(run.story)
+            head = report_head(run.story, self._state(run), figure)
             return html_page(head, report_sections(run.story, by_epoch=True), scripts=scripts)
         stories = [each.story for each in self._runs]
         facts = {name: f"?run={number}" for number, name in enumerate(self._names)}

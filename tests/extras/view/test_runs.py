@@ -10,11 +10,13 @@ import pytest
 from datasets.commands.view_kinds import routes_of
 from segmenter.base.errors import CheckpointError
 from segmenter.base.files import FileLock
+from segmenter.evaluation.scores import Scores
 from segmenter.extras.view.opening import Wanted
 from segmenter.extras.view.runs import WatchedRun
 from segmenter.extras.view.server import Asked
 from segmenter.runs.log import LOG, log_line
 from segmenter.runs.records import Progress, ProgressMap, add_progress
+from segmenter.runs.score_files import BEST_FILES
 from tests.helpers.page_client import PageClient, headless, served, text_of, until
 from tests.helpers.report_page import Page
 from tests.helpers.trained_run import STEPS, trained_run
@@ -146,6 +148,10 @@ def test_in_a_browser_the_report_follows_the_training(tmp_path: Path, width: int
             for step in range(20, 400, 20):
                 log.write(log_line({"step": 3 * STEPS + step, "epoch": 4, "loss": 9.0, "steps": 20}))
         until(lambda: text_of(page, "loss-title") != before)
+        figure = "return document.querySelector('.figure').textContent"
+        assert f"{Scores.from_dict(json.loads((run.path / BEST_FILES[0]).read_text())).miou:.0%}"[:-1] in (
+            page.execute_script(figure)
+        )
         assert page.execute_script("return document.querySelector('details').open")
         assert page.execute_script(drawn)
         assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")

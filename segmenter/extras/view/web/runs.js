@@ -34,9 +34,10 @@
     const chosen = [...document.querySelectorAll("select")].map((one) => [one.id, one.value]);
     const open = [...document.querySelectorAll("details")].map((one) => one.open);
     linked(found);
-    for (const place of ["main", ".facts", "nav", "#data"]) {
+    for (const place of ["header", "main", "#data"]) {
       document.querySelector(place).replaceWith(document.adoptNode(found.querySelector(place)));
     }
+    document.querySelector(".lead").setAttribute("aria-live", "polite");
     const details = document.querySelectorAll("details");
     if (details.length === open.length) details.forEach((one, i) => { one.open = open[i]; });
     document.dispatchEvent(new Event("parts"));
