@@ -48,13 +48,16 @@ class MadeFilesError(DatasetError):
     """Labels or images cannot be made from files.
 
     Attributes:
-        lines: a line on the fault of each scene.
+        faults: scene → its fault.
+        scenes: number of all scenes.
+        lines: the different faults.
     """
 
-    def __init__(self, faults: Sequence[str], scenes: int, what: str) -> None:
-        self.lines, self._what = tuple(dict.fromkeys(faults)), what
+    def __init__(self, faults: Mapping[str, str], scenes: int, what: str) -> None:
+        self.faults, self.scenes, self._what = faults, scenes, what
+        self.lines = tuple(dict.fromkeys(faults.values()))
         first, *others = grouped(self.lines)
-        more = f"; {len(others)} more such lines by `{invocation('check')}`" if others else ""
+        more = f"; {len(others)} more by `{invocation('check')}`" if others else ""
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,5 +259,5 @@ def made_of(
 
 
 def refuse(results: Made, scenes: int, what: str) -> None:
-    if faults := [str(each) for each in results.values() if isinstance(each, SegmenterError)]:
+    if faults := {name: str(each) for name, each in results.items() if isinstance(each, SegmenterError)}:
         raise MadeFilesError(faults, scenes, what)

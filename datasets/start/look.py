@@ -21,7 +21,7 @@ from ..contents import Contents
 from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
-from ..made import SKIPPED
+from ..made import SKIPPED, MadeFilesError
 from .choice import Choice, limit_questions, nested
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
@@ -35,6 +35,7 @@ from .sight import DataPlace, drivers_of, place_of
 from .split import listed_splits
 from .values import LabelValues, Tally, count_values, whereabouts
 
+_LEAVE_OUT = "dataset.split.leave_out"
 _MOST_KINDS = 3
 """Kinds of images that a reason names."""
 _MOST_LEFT = 0.2
@@ -74,13 +75,18 @@ def look(data: Path, labels: Path | None = None, contents: Contents | None = Non
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Return the choices once they load; images that a label for all does not reach are left out.
+    """Return the choices once they load; scenes are left out whose files cannot be read or joined.
+
+    So are images that a label for all does not reach.
 
     Raises:
         DatasetError: so are too many of the images with a label of their own.
     """
     skip = Choice("dataset.unlabelled", "skip", "")
-    dataset = load_dataset(recipe_from({"name": "start", **nested((*choices, skip))}, "what was seen"))
+    try:
+        dataset = load_dataset(recipe_from({"name": "start", **nested((*choices, skip))}, "what was seen"))
+    except MadeFilesError as error:
+        return _loadable(_leave_out_faults(choices, error))
     beside = [path.name for path, why in dataset.unused if why == SKIPPED]
     why = f"no label lies on {counted(len(beside), 'image')}: {few(beside, 2)}"
     if beside and any(choice.key == "dataset.labels_by" for choice in choices):
@@ -89,6 +95,21 @@ def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
             skip, left=_left_out(dataset.root, total, dict.fromkeys(beside, f"{why}, though names pair them"))
         )
     return (*choices, replace(skip, reason=why)) if beside else choices
+
+
+def _leave_out_faults(choices: tuple[Choice, ...], error: MadeFilesError) -> tuple[Choice, ...]:
+    """Return the choices without the scenes of which no file can be made.
+
+    Raises:
+        MadeFilesError: so are more than a fifth of the scenes.
+    """
+    others = tuple(choice for choice in choices if choice.key != _LEAVE_OUT)
+    known = [name for choice in choices if choice.key == _LEAVE_OUT for name in choice.value]
+    left, total = {**error.faults, **dict.fromkeys(known, "")}, error.scenes + len(known)
+    if len(left) > _MOST_LEFT * total:
+        raise error
+    told = _left_out(Path(nested(choices)["dataset"]["root"]), total, left)
+    return (*others, Choice(_LEAVE_OUT, sorted(left), told, left=told))
 
 
 def _left_out(root: Path, total: int, left: Damaged) -> str:
@@ -142,7 +163,7 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     used = [each for each in used if each.scene.name not in left]
     if left:
         told = _left_out(root, len(seen), left)
-        yield Choice("dataset.split.leave_out", sorted(left), told, left=told)
+        yield Choice(_LEAVE_OUT, sorted(left), told, left=told)
     for split, globs in facts.splits.items():
         yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
     if not facts.splits:

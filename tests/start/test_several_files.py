@@ -1,12 +1,15 @@
 """Labels and images of several files a scene: masks of one class each, bands in folders."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from datasets.made import MadeFilesError
 from segmenter.raster import LabelRaster, raster_info
 from tests.helpers import made_folders as made
+from tests.helpers.refusals import refused
 
 MASKS: dict[str, tuple[str, str, str]] = {
     "folders": ("images/rgb/{}.jpg", "labels/{}/{}.png", "labels/{class}/{name}.png"),
@@ -142,3 +145,56 @@ def test_bands_in_folders_are_one_image(name: str, tmp_path: Path, rng: np.rando
     assert list(recipe.dataset.images) == patterns
     assert len(dataset.scenes) == 5
     assert raster_info(dataset.scenes[0].image).count == bands * len(patterns)
+
+
+def _bands(folder: Path, rng: np.random.Generator) -> Path:
+    """Save scenes of a file a band and return one of them."""
+    for i in range(7):
+        for band in (2, 3, 4):
+            made.save(
+                folder / f"im/t{i}_B0{band}.tif", made.image(rng, 1, dtype="uint16"), **made.place(100 * i)
+            )
+        made.save(folder / f"gt/t{i}.tif", made.label(range(3), shift=i), **made.place(100 * i))
+    return folder / "im/t3_B03.tif"
+
+
+def _masks(folder: Path, rng: np.random.Generator) -> Path:
+    """Save scenes with a mask a class and return one of them."""
+    for i in range(7):
+        made.save(folder / f"im/t{i}.tif", made.image(rng))
+        for k, word in enumerate(("road", "water")):
+            drawn = np.roll(made.label([255, 0, 0, 0], shift=i), k * made.SIZE[1] // 4, axis=1)
+            made.save(folder / f"gt/{word}/t{i}.tif", drawn)
+    return folder / "gt/water/t3.tif"
+
+
+def _placed_labels(folder: Path, rng: np.random.Generator) -> Path:
+    """Save scenes whose labels have a wider grid and return one of the labels."""
+    for i in range(7):
+        made.save(folder / f"im/t{i}.tif", made.image(rng), **made.place(200 * i))
+        wider = np.pad(made.label(range(3), shift=i), ((0, 8), (0, 8)), mode="edge")
+        made.save(folder / f"gt/t{i}.tif", wider, **made.place(200 * i))
+    return folder / "gt/t3.tif"
+
+
+@pytest.mark.parametrize("save", [_bands, _masks, _placed_labels])
+def test_a_scene_is_left_out_when_one_of_its_files_is_cut_short(
+    save: Callable[[Path, np.random.Generator], Path], tmp_path: Path, rng: np.random.Generator
+) -> None:
+    damaged = save(tmp_path, rng)
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size * 2 // 3])
+    choices, _, dataset = made.planned(tmp_path)
+    left = {choice.key: choice for choice in choices}["dataset.split.leave_out"]
+    assert left.value == ["t3"]
+    assert damaged.name in left.left
+    assert len(dataset.scenes) == 6
+
+
+def test_more_than_a_fifth_of_scenes_cut_short_is_no_plan(tmp_path: Path, rng: np.random.Generator) -> None:
+    damaged = _bands(tmp_path, rng)
+    for name in ("t3", "t5"):
+        file = damaged.with_name(f"{name}_B04.tif")
+        file.write_bytes(file.read_bytes()[: file.stat().st_size * 2 // 3])
+    with refused(MadeFilesError) as raised:
+        made.planned(tmp_path)
+    assert (set(raised.value.faults), raised.value.scenes) == ({"t3", "t5"}, 7)
