@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,9 @@ _MOST_WORKERS = 16
 """More threads than that wait for the disk; each holds a strip of rows in memory."""
 _AHEAD = 4
 """Results per worker that may wait for an earlier one: this limits memory."""
+_MANY, _TRIED, _QUICK, _AS_FAST = 256, 64, 0.02, 1.15
+"""Items from which work without threads is tried, on how many of them, if threads take up to so many
+seconds an item; it goes on so where it takes at most so many times as long."""
 _POLL_SECONDS = 0.1
 _END = object()
 
@@ -41,28 +44,55 @@ def in_threads(
 ) -> Iterator[Result]:
     """Yield `work` of each item, in the order of the items; the first error ends it and is raised here.
 
+    Many quick items are tried without threads, too: where the work is Python's, which runs in one thread at a
+    time, this is as fast, and takes half the processor time.
+
     Args:
         workers: threads; None: one per processor, at most 16.
         at_end: is called before the threads are waited for, after the last result, an error or Ctrl-C.
     """
     count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
     waiting: deque[Future[Result]] = deque()
-    rest = iter(items)
+
+    def spread(some: Sequence[Item]) -> Iterator[Result]:
+        rest = iter(some)
+        for _ in some:
+            while len(waiting) < count * _AHEAD and (item := next(rest, None)) is not None:
+                waiting.append(pool.submit(work, item))
+            yield waiting.popleft().result()
+
+    def results() -> Iterator[Result]:
+        if workers is not None or len(items) < _MANY:
+            yield from spread(items)
+            return
+        yield from spread(items[:_TRIED])  # what is loaded at first is not timed
+        threaded = yield from _timed(spread(items[_TRIED : 2 * _TRIED]))
+        if threaded > _TRIED * _QUICK:
+            yield from spread(items[2 * _TRIED :])
+            return
+        alone = yield from _timed(map(work, items[2 * _TRIED : 3 * _TRIED]))
+        rest = items[3 * _TRIED :]
+        yield from map(work, rest) if alone <= threaded * _AS_FAST else spread(rest)
+
     with (
         Bar(total=len(items), desc=description, unit=unit, shown=progress and bool(items)) as bar,
         ThreadPoolExecutor(count) as pool,
     ):
         try:
-            for _ in items:
-                while len(waiting) < count * _AHEAD and (item := next(rest, None)) is not None:
-                    waiting.append(pool.submit(work, item))
-                result = waiting.popleft().result()
+            for result in results():
                 bar.update()
                 yield result
         finally:
             at_end()
             for future in waiting:
                 future.cancel()
+
+
+def _timed(results: Iterable[Result]) -> Generator[Result, None, float]:
+    """Yield results and return the seconds that they took."""
+    begun = time.perf_counter()
+    yield from results
+    return time.perf_counter() - begun
 
 
 @contextlib.contextmanager
