@@ -17,7 +17,7 @@ if __name__ == "__main__":
 if not __package__:  # started as a script; as a module it is datasets/commands/train.py, a link to it
     __package__ = "datasets.commands"
 
-from segmenter.base.options import parsed
+from segmenter.base.options import parse_options
 from segmenter.base.terminal import stdout_for_json
 
 from . import train_stages as stages
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what a command line asks for: one run, or one after the other; return the exit code."""
-    given = parsed(_parser(), TrainOptions, arguments)
+    given = parse_options(_parser(), TrainOptions, arguments)
     with stdout_for_json(given.json) as answer:
         recipe = given.read()
         return run_training(given, recipe, train, answer)

@@ -27,7 +27,7 @@ from segmenter.raster.ground import check_label
 from segmenter.raster.made import MadeRasters, label_spec, stored_values, write_strips
 
 from .files import parts_of, split_of
-from .made import made_of, refuse
+from .made import make_files, refuse
 
 LABELS = "blocks"
 """Folder of the cache."""
@@ -166,7 +166,7 @@ def with_blocks(dataset: Dataset, split: FolderSplit, deals: Deals = ()) -> Data
         for part in SPLITS
         if part in parts[scene.name].values()
     }
-    made = made_of(
+    made = make_files(
         [half for _, half in halves.values()],
         lambda half: files.label(halves[half.name][0], half.split),
         description="labels of blocks",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
-from segmenter.base.terminal import fitted
+from segmenter.base.errors import BandsError, SegmenterError, counted, group_lines, plain
+from segmenter.base.terminal import fit_table
 from segmenter.base.threads import Spread, in_threads
 from segmenter.evaluation.drawing import percent
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
@@ -172,7 +172,7 @@ class CheckReport:
         for kind in dict.fromkeys(finding.kind for finding in self.findings):
             of_kind = [finding for finding in self.findings if finding.kind == kind]
             texts = [finding.text for finding in of_kind]
-            lines = texts if everything else grouped(texts)
+            lines = texts if everything else group_lines(texts)
             faults[kind] = _values(of_kind, everything) if kind == _VALUE else lines
         return faults
 
@@ -517,7 +517,7 @@ def class_table(
     """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
     used = _splits_with_pixels(pixels_PK)
     header, rows = class_rows(names, pixels_PK, scenes_K)
-    yield from fitted(header, rows)
+    yield from fit_table(header, rows)
     for i, name in enumerate(names):
         low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
         if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):

@@ -76,19 +76,19 @@ def reader(raster: Raster) -> Read:
     return lambda window: grey(*raster.read(window))
 
 
-def proved(guess: Guess, sizes: tuple[Size, Size], reads: tuple[Read, Read]) -> Common | None:
+def prove_common(guess: Guess, sizes: tuple[Size, Size], reads: tuple[Read, Read]) -> Common | None:
     """Return the common pixels of two scenes, if those of the guess correlate; else None."""
     matrix, (first, second) = guess.matrix_23, sizes
     scale = float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
     if scale < 1:  # the first one has the larger pixels
         inverse = np.linalg.inv(matrix[:, :2])
         turned = np.concatenate([inverse, -inverse @ matrix[:, 2:]], axis=1)
-        back = proved(Guess(guess.second, guess.first, turned, guess.votes), sizes[::-1], reads[::-1])
+        back = prove_common(Guess(guess.second, guess.first, turned, guess.votes), sizes[::-1], reads[::-1])
         if back is None:
             return None
         inverse = np.linalg.inv(back.matrix_23[:, :2])
         return Common(np.concatenate([inverse, -inverse @ back.matrix_23[:, 2:]], axis=1), back.share)
-    for wanted in _snapped(matrix, scale, first, second):
+    for wanted in _snap(matrix, scale, first, second):
         low, high = _overlap(wanted, first, second)
         if (high - low).min() < _NARROWEST + 2 * _SEARCHED:
             continue
@@ -105,7 +105,7 @@ def proved(guess: Guess, sizes: tuple[Size, Size], reads: tuple[Read, Read]) -> 
     return None
 
 
-def _snapped(
+def _snap(
     matrix_23: NDArray[np.float64], scale: float, first: Size, second: Size
 ) -> list[NDArray[np.float64]]:
     """Return the matrix as of whole copies, if it is near to one of that, and as it is."""

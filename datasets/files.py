@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.api.layouts import root_of
-from segmenter.base.addresses import is_address, masked
-from segmenter.base.errors import DatasetError, shortened
-from segmenter.base.files import composed, walk_once
+from segmenter.base.addresses import is_address, mask_secrets
+from segmenter.base.errors import DatasetError, shorten
+from segmenter.base.files import compose_accents, walk_once
 from segmenter.grid.deals import Deals, parts_dealt
 from segmenter.grid.scenes import SPLITS, Split
 
@@ -45,13 +45,15 @@ def data_root(text: str) -> Path:
 def path_of(text: str, setting: str) -> Path:
     """Return a path as the user wrote it; refuse addresses, and texts that are no valid path."""
     if is_address(text):
-        raise DatasetError(setting, expected="a folder on this machine", got=f"the address {masked(text)}")
+        raise DatasetError(
+            setting, expected="a folder on this machine", got=f"the address {mask_secrets(text)}"
+        )
     try:
         path = Path(text).expanduser()
         path.is_dir()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, no such user
         why = getattr(error, "strerror", None) or error
-        raise DatasetError(setting, expected="a folder", got=f"{shortened(text)}: {why}") from None
+        raise DatasetError(setting, expected="a folder", got=f"{shorten(text)}: {why}") from None
     return path
 
 
@@ -81,9 +83,9 @@ def files_under(root: Path, files: str | None = None) -> list[str]:
 
 def stored_names(paths: Collection[str]) -> dict[str, str]:
     """Return the stored path by its composed spelling; both spellings of one name are two files."""
-    stored = {path: path for path in paths if composed(path) == path}
+    stored = {path: path for path in paths if compose_accents(path) == path}
     for path in paths:
-        stored.setdefault(path if composed(path) in stored else composed(path), path)
+        stored.setdefault(path if compose_accents(path) in stored else compose_accents(path), path)
     return stored
 
 
@@ -356,5 +358,5 @@ def _unit_hash(name: str) -> float:
 
 def found_in_paths(pattern: str, paths: Sequence[str]) -> list[str | None]:
     """Return the match of a regular expression's only group in each path; None if it does not match."""
-    matches = (re.search(composed(pattern), composed(path)) for path in paths)
+    matches = (re.search(compose_accents(pattern), compose_accents(path)) for path in paths)
     return [None if match is None else match[1] for match in matches]

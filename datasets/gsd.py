@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.errors import DatasetError, shorten
 from segmenter.config.datasets import PathGsd
 from segmenter.grid.gsd import UNKNOWN, range_text, scene_strata
 from segmenter.grid.scenes import Dataset, Scene
@@ -43,9 +43,9 @@ def _metres(match: str | None, path: str, setting: PathGsd) -> float:
         metres = 0.0
     if not 0 < metres <= _MOST:
         raise DatasetError(
-            f"dataset.metres_per_pixel.pattern: {shortened(setting.pattern)}",
+            f"dataset.metres_per_pixel.pattern: {shorten(setting.pattern)}",
             expected=f"a number of {setting.unit} above 0 in the path of every image",
-            got=f"{shortened(text)} in {path}",
+            got=f"{shorten(text)} in {path}",
         )
     return metres
 

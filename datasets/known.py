@@ -216,7 +216,7 @@ def scenes_of_run(run: Run, recipe: Recipe, *, remote: bool = True) -> RunScenes
         return known
     if remote or not is_address(recipe.dataset.root):
         today = load_dataset(recipe)
-        found = _roles_by_name(today) if known is None else _found_out(run, known, recipe, today)
+        found = _roles_by_name(today) if known is None else _infer_roles(run, known, recipe, today)
         if found is not None:
             return found
     raise CheckpointError(
@@ -234,7 +234,7 @@ def _roles_by_name(today: Dataset) -> RunScenes | None:
     return RunScenes({each.name: KnownScene("", "", role=each.split) for each in today.scenes})
 
 
-def _found_out(run: Run, known: RunScenes, recipe: Recipe, today: Dataset) -> RunScenes | None:
+def _infer_roles(run: Run, known: RunScenes, recipe: Recipe, today: Dataset) -> RunScenes | None:
     """Return the record of a run of before with roles; None if they do not fit what it noted.
 
     Its deal is that of the names which it knew; today's new names had no part in it.

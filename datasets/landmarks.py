@@ -121,7 +121,7 @@ def landmarks_of(grey_HW: Floats, window: Window) -> Landmarks:
         if min(image.shape) < 2 * _SIDE:
             break
     points = np.concatenate(found)
-    turns, looks = _turned(_surroundings(levels, points))
+    turns, looks = _turn_patches(_surroundings(levels, points))
     step = np.array(steps)[points[:, 4].astype(np.int64) // len(widths)]
     places = (points[:, :2] + 0.5) * step[:, None] - 0.5 + (window.col, window.row)
     return Landmarks(places.astype(np.float32), (points[:, 2] * step).astype(np.float32), turns, looks)
@@ -178,7 +178,7 @@ def _peak(before: Floats, middle: Floats, after: Floats) -> Floats:
     return offset
 
 
-def _turned(patches_NSS: Floats) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
+def _turn_patches(patches_NSS: Floats) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
     """Return the turn that makes each patch brightest to the right and below, and the patch so turned."""
     patches = patches_NSS - patches_NSS.mean(axis=(1, 2), keepdims=True)
     length = np.sqrt((patches**2).sum(axis=(1, 2), keepdims=True))
@@ -242,7 +242,7 @@ def guesses(landmarks: Sequence[Landmarks]) -> list[Guess]:
                 continue
             tried.add(members.tobytes())
             i, j = int(scene_N[a[members[0]]]), int(scene_N[b[members[0]]])
-            fit = _fitted(every.places_N2[a[members]], every.places_N2[b[members]], turn[members[0]])
+            fit = _fit_matrix(every.places_N2[a[members]], every.places_N2[b[members]], turn[members[0]])
             if fit and (not found.get((i, j)) or found[i, j].votes < fit[1]):
                 found[i, j] = Guess(i, j, *fit)
     return sorted(found.values(), key=lambda guess: (-guess.votes, guess.first, guess.second))
@@ -287,7 +287,7 @@ def _dot(looks_ND: NDArray[np.int8], a: NDArray[np.int64], b: NDArray[np.int64])
     return np.concatenate(parts)
 
 
-def _fitted(
+def _fit_matrix(
     a_N2: Floats, b_N2: Floats, turn_22: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], int] | None:
     """Return the (2, 3) matrix of turn, scale and shift that most pairs of places agree on, and their number.

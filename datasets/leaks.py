@@ -15,7 +15,7 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, open_raster, outlines
 
-from .copies import Common, proved, reader
+from .copies import Common, prove_common, reader
 from .files import few
 from .landmarks import NONE, Floats, Guess, Landmarks, guesses
 from .neighbours import named_windows, pictures_of
@@ -181,12 +181,12 @@ def common_parts(
     sizes = [each.size for each in sized if each.size is not None]
     for reading in named_windows([each.scene.image for each in sized], sizes):
         sampled = reading[:: max(1, len(reading) // _TRIED)]
-        if 2 * sum(_proved(sized, guess) is not None for guess in sampled) > len(sampled):
-            yield from _told_by(sized, reading, needs_proof)
-    yield from _told_by(sized, guesses([each.landmarks for each in sized]), needs_proof)
+        if 2 * sum(_prove_guess(sized, guess) is not None for guess in sampled) > len(sampled):
+            yield from _prove_guesses(sized, reading, needs_proof)
+    yield from _prove_guesses(sized, guesses([each.landmarks for each in sized]), needs_proof)
 
 
-def _told_by(
+def _prove_guesses(
     seen: Sequence[AuditedScene],
     suggested: Sequence[Guess],
     needs_proof: Callable[[AuditedScene, AuditedScene], bool],
@@ -197,20 +197,20 @@ def _told_by(
         i, j = guess.first, guess.second
         if max(failed[i], failed[j]) >= _MOST_FAILED or not needs_proof(seen[i], seen[j]):
             continue
-        if (common := _proved(seen, guess)) is None:
+        if (common := _prove_guess(seen, guess)) is None:
             failed.update((i, j))
         else:
             yield seen[i], seen[j], common
 
 
-def _proved(seen: Sequence[AuditedScene], guess: Guess) -> Common | None:
+def _prove_guess(seen: Sequence[AuditedScene], guess: Guess) -> Common | None:
     """Return the common part of two scenes, if their pixels prove it."""
     one, other = seen[guess.first], seen[guess.second]
     with (
         open_raster(one.scene.image, one.bands) as first,
         open_raster(other.scene.image, other.bands) as second,
     ):
-        return proved(guess, (first.info.size, second.info.size), (reader(first), reader(second)))
+        return prove_common(guess, (first.info.size, second.info.size), (reader(first), reader(second)))
 
 
 def _overlaps(seen: Sequence[AuditedScene]) -> Iterator[Leak]:
@@ -234,7 +234,7 @@ def _overlaps(seen: Sequence[AuditedScene]) -> Iterator[Leak]:
             other, its_ground = lying[j]
             if _are_separate_blocks(each.scene, other.scene):
                 continue
-            if (share := _shared(each, ground, other, its_ground)) > 0:
+            if (share := _shared_area(each, ground, other, its_ground)) > 0:
                 yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
                 break
 
@@ -244,7 +244,7 @@ def _are_separate_blocks(one: Scene, other: Scene) -> bool:
     return one.blocks and other.blocks and one.image == other.image
 
 
-def _shared(a: AuditedScene, ground_a: Points, b: AuditedScene, ground_b: Points) -> float:
+def _shared_area(a: AuditedScene, ground_a: Points, b: AuditedScene, ground_b: Points) -> float:
     """Return the common share of the smaller scene's area; 0 if the scenes only adjoin."""
     common = _common(ground_a, ground_b)
     areas = [_area(ground) for ground in (ground_a, ground_b)]
@@ -274,7 +274,7 @@ def _common(subject: Points, clip: Points) -> Points:
     """
     origin = clip[0]
     polygon, clip = subject - origin, clip - origin
-    if _doubled(clip) < 0:
+    if _doubled_area(clip) < 0:
         clip = clip[::-1]
     for start, end in zip(clip, np.roll(clip, -1, axis=0), strict=True):
         if not len(polygon):
@@ -291,10 +291,10 @@ def _common(subject: Points, clip: Points) -> Points:
 
 
 def _area(polygon: Points) -> float:
-    return abs(_doubled(polygon)) / 2 if len(polygon) > 2 else 0.0
+    return abs(_doubled_area(polygon)) / 2 if len(polygon) > 2 else 0.0
 
 
-def _doubled(polygon: Points) -> float:
+def _doubled_area(polygon: Points) -> float:
     """Return twice the area; negative if the corners run clockwise. From a corner, for its digits."""
     x, y = (polygon - polygon[0]).T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import is_address
-from segmenter.base.errors import DatasetError, SegmenterError, counted, grouped, plain
+from segmenter.base.errors import DatasetError, SegmenterError, counted, group_lines, plain
 from segmenter.base.files import is_vector
 from segmenter.base.invocation import installation, invocation
 from segmenter.base.threads import in_threads
@@ -56,7 +56,7 @@ class MadeFilesError(DatasetError):
     def __init__(self, faults: Mapping[str, str], scenes: int, what: str) -> None:
         self.faults, self.scenes, self._what = faults, scenes, what
         self.lines = tuple(dict.fromkeys(faults.values()))
-        first, *others = grouped(self.lines)
+        first, *others = group_lines(self.lines)
         more = f"; {len(others)} more by `{invocation('check')}`" if others else ""
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
 
@@ -67,7 +67,7 @@ class MadeFilesError(DatasetError):
 
     def text(self, *, everything: bool = False) -> str:
         """Return a line for each fault, or only for the first ones."""
-        faults = self.lines if everything else grouped(self.lines)
+        faults = self.lines if everything else group_lines(self.lines)
         lines = [
             f"{self._what}: {len(self.lines)}",
             *(f"  {line}" for line in faults[: None if everything else MOST]),
@@ -111,7 +111,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
         return replace(dataset, scenes=tuple(replace(scene, files=()) for scene in dataset.scenes))
     grid = None if section.grid is None else section.images.index(section.grid)
     stacks = StackedImages(cache_folder(dataset) / IMAGES, grid, section.drivers)
-    results = made_of(
+    results = make_files(
         several,
         lambda scene: stacks.image(scene.name, scene.files),
         description="bands of scenes into one file",
@@ -143,7 +143,7 @@ def _with_masks(dataset: Dataset, section: FolderConfig) -> Dataset:
         assert scene.label is not None, "the loader pairs them"
         return files.joined(scene.name, scene.masks or ((0, scene.label),))
 
-    results = made_of([*first.values()], label, description="masks into labels", unit="label")
+    results = make_files([*first.values()], label, description="masks into labels", unit="label")
     files.tidy()
     refuse(results, len(dataset.scenes), "label")
     scenes = tuple(
@@ -167,7 +167,7 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
         assert scene.label is not None, "the loader pairs them"
         return files.label(scene.name, scene.image, scene.label, shared=shared)
 
-    results = made_of(dataset.scenes, label, description="labels onto images", unit="label")
+    results = make_files(dataset.scenes, label, description="labels onto images", unit="label")
     files.tidy()
     refuse(results, len(dataset.scenes), "label")
     made = _without_empty(dataset, section, results)
@@ -235,7 +235,7 @@ def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dat
 # ------------------------------------------------------------------------------------------------ both
 
 
-def made_of(
+def make_files(
     scenes: Sequence[Scene],
     make: Callable[[Scene], Path | None],
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from segmenter.base.addresses import is_address, masked
+from segmenter.base.addresses import is_address, mask_secrets
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import read_regular
 from segmenter.base.threads import in_threads
@@ -54,7 +54,9 @@ def _lines(root: RemotePath, source: Path) -> list[str]:
         name = name.removeprefix(begin).partition("?")[0] if begin else name.removeprefix("./")
         if is_address(name) or name.startswith("/") or ".." in PurePosixPath(name).parts:
             raise DatasetError(
-                f"dataset.files: {source}, line {number}", expected=f"a path below {root}", got=masked(name)
+                f"dataset.files: {source}, line {number}",
+                expected=f"a path below {root}",
+                got=mask_secrets(name),
             )
         names[name] = None
     if not names:

@@ -64,7 +64,7 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
     infos = [raster_info(part) for part in parts]
     windows = _windows(infos, columns)
     _same_kind(infos)
-    placed = _placed(infos, windows)
+    placed = _are_placed(infos, windows)
     size, first = Size(windows[-1].row_stop, windows[-1].col_stop), infos[0]
     georeference = first.georeference(Window.of(first.size)) if placed else {}
     nodata, told = None, {}
@@ -136,7 +136,7 @@ def _same_kind(infos: Sequence[RasterInfo]) -> None:
             )
 
 
-def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
+def _are_placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
     """Return whether the parts are georeferenced; if so, positions must match the grid."""
     first = infos[0]
     for info, window in zip(infos, windows, strict=True):

@@ -21,7 +21,7 @@ from typing import Any
 
 from datasets.commands.gpu.prediction import make_raster
 from segmenter.devices.setup import load_tensorflow
-from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.connect import connect_workers
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.mapping.request.map_request import MapRequest
 
@@ -147,7 +147,7 @@ def writing(folder: Path, side: int) -> float:
 
 def dealing(workers: int, items: int) -> dict[str, Any]:
     """Milliseconds to deal an item that takes none; the scheduler is a thread of this process."""
-    with connected(ClusterOptions(workers=workers)) as pool:
+    with connect_workers(ClusterOptions(workers=workers)) as pool:
         for _ in pool.in_order(abs, range(4 * workers)):  # connections are made
             pass
         started, own = time.perf_counter(), time.process_time()

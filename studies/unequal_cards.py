@@ -73,13 +73,13 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 
 def _measured(recipe: Recipe, devices: Devices, delays: Any) -> tuple[tuple[int, ...], list[float]]:
-    from segmenter.extras.strategies.unequal_cards import TimingProbe, measured
+    from segmenter.extras.strategies.unequal_cards import TimingProbe, measure_tiles
 
     def slowed(loss: Any, device: str) -> Any:
         return _waiting(loss, [delays[devices.names.index(device)]])
 
     probe = TimingProbe(recipe, _BANDS, "uint8", _CLASSES, changed=slowed)
-    return measured(probe, devices.names, recipe.training.global_batch, 1)
+    return measure_tiles(probe, devices.names, recipe.training.global_batch, 1)
 
 
 def _waiting(loss: Any, delays: Sequence[float]) -> Any:

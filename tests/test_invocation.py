@@ -27,7 +27,7 @@ from datasets.commands.train_options import TrainOptions
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.base.invocation import ToolParser
-from segmenter.base.options import add_options, parsed
+from segmenter.base.options import add_options, parse_options
 from segmenter.config.reading import load_recipe, recipe_from
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
@@ -292,7 +292,7 @@ def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_
 def test_typed_options_are_fields_and_others_have_their_defaults(
     words: list[str], changes: dict[str, Any]
 ) -> None:
-    found = parsed(add_options(ToolParser(), TrainOptions), TrainOptions, ["a.yaml", *words])
+    found = parse_options(add_options(ToolParser(), TrainOptions), TrainOptions, ["a.yaml", *words])
     assert found == TrainOptions(recipe=Path("a.yaml"), **changes)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from segmenter.base.keyed_folder import KeyedFolder, read_sealed
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def test_a_file_is_whole_or_made_anew(folder: KeyedFolder, capsys: Any) -> None:
     folder.save("a", b"into no folder")
     assert "not cached" in capsys.readouterr().err
     with folder.writing():
-        folder.save("a", sealed('{"x": 1}').encode())
+        folder.save("a", seal('{"x": 1}').encode())
     assert folder.load("a", numbers) == {"x": 1}
     content = (folder.path / "a").read_bytes()
     for damaged in (b"", content[:-3], content.replace(b"1", b"2", 1), b"[1]", b"\xff"):

@@ -29,10 +29,10 @@ from segmenter.base.errors import (
 )
 from segmenter.base.terminal import (
     enduring_output,
-    escaped,
+    escape_text,
     listening,
     no_bar,
-    padded,
+    pad_text,
     say,
     terminal_width,
     unsafe,
@@ -159,15 +159,15 @@ def test_a_class_is_not_called_by_what_a_terminal_obeys(name: str) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_names_of_all_languages_are_allowed_and_shown(name: str) -> None:
     assert unsafe(name) is None
-    assert escaped(name) == name
+    assert escape_text(name) == name
     assert classes(name).names == [name]
 
 
 def test_what_is_printed_is_escaped_but_for_lines_and_bars() -> None:
-    assert escaped("a\x1b[31mb\n\tc") == "a\\x1b[31mb\n\tc"
-    assert escaped("\r 5%|█ | 1/20") == "\r 5%|█ | 1/20"
-    assert escaped("\x1b[A\x1b[A") == "\x1b[A\x1b[A"  # tqdm goes back to an upper bar
-    assert escaped("a\rb\x1b[A\ud800") == "a\\rb\\x1b[A\\ud800"
+    assert escape_text("a\x1b[31mb\n\tc") == "a\\x1b[31mb\n\tc"
+    assert escape_text("\r 5%|█ | 1/20") == "\r 5%|█ | 1/20"
+    assert escape_text("\x1b[A\x1b[A") == "\x1b[A\x1b[A"  # tqdm goes back to an upper bar
+    assert escape_text("a\rb\x1b[A\ud800") == "a\\rb\\x1b[A\\ud800"
 
 
 def test_the_score_table_is_aligned_for_wide_names() -> None:
@@ -177,7 +177,7 @@ def test_the_score_table_is_aligned_for_wide_names() -> None:
     lines = matrix.scores(protocol).table().splitlines()[:4]
     assert len({terminal_width(line) for line in lines}) == 1
     assert [terminal_width(text) for text in ("", "ab", "水体", "e\u0301", "水a")] == [0, 2, 4, 1, 3]
-    assert padded("水", 4) + "|" == "水  |"
+    assert pad_text("水", 4) + "|" == "水  |"
 
 
 def test_check_escapes_the_names_of_files(tmp_path: Path, make_geotiff: Make) -> None:
@@ -189,7 +189,7 @@ def test_check_escapes_the_names_of_files(tmp_path: Path, make_geotiff: Make) ->
     text = check_dataset(dataset, progress=False).text()
     assert "without a labelled pixel: 1 scene: x\\x1b[31m\\ny" in text
     assert "left out, so: 1 file: u\\x1b\\n.tif" in text
-    assert escaped(text) == text
+    assert escape_text(text) == text
     table = [line for line in text.splitlines() if line.startswith(("class", "水体", "forest"))]
     assert len({terminal_width(line) for line in table if not line.endswith(("scene", "class: 2"))}) == 1
 

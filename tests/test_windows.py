@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.resampling import as_type, count_of, resampled, sources, step_of, taps
+from segmenter.grid.resampling import as_type, count_of, resample, sources, step_of, taps
 from segmenter.grid.windows import Placement, grid, halo_windows
 from tests.helpers.dense_resampling import dense_resampled
 
@@ -190,7 +190,7 @@ def test_values_are_means_over_areas_or_lie_between_centres(
     valid[10:20, 5:30] = False
     image[~valid] = 0
     size = count_of(31, rows), count_of(43, cols)
-    found, there = resampled(image, valid, taps(0, size[0], 31, rows), taps(0, size[1], 43, cols))
+    found, there = resample(image, valid, taps(0, size[0], 31, rows), taps(0, size[1], 43, cols))
     values, places = dense_resampled(image, valid, rows, cols)
     np.testing.assert_array_equal(there, places)
     np.testing.assert_allclose(found, values, rtol=2e-5, atol=1e-3)
@@ -205,12 +205,12 @@ def test_a_window_has_the_bits_of_the_whole(rng: np.random.Generator, step: Frac
     valid[:7, 40:] = False
     image[~valid] = 0
     count = count_of(61, step)
-    whole, there = resampled(image, valid, taps(0, count, 61, step), taps(0, count, 61, step))
+    whole, there = resample(image, valid, taps(0, count, 61, step), taps(0, count, 61, step))
     assert not there.all()
     for first, stop in [(0, 1), (count // 3, count // 2 + 1), (count - 2, count)]:
         low, high = sources(first, stop, 61, step)
         part = taps(first, stop, 61, step).shifted(-low, high - low)
-        found, some = resampled(image[low:high, low:high], valid[low:high, low:high], part, part)
+        found, some = resample(image[low:high, low:high], valid[low:high, low:high], part, part)
         assert found.tobytes() == whole[first:stop, first:stop].tobytes()
         np.testing.assert_array_equal(some, there[first:stop, first:stop])
 
@@ -222,9 +222,9 @@ def test_every_pixel_with_data_gets_back_a_value(rng: np.random.Generator, step:
     valid[0, 0] = valid[46, 52] = True
     steps, back = (count_of(47, step), count_of(53, step)), 1 / step
     image = valid[..., None].astype(np.float32)
-    there, some = resampled(image, valid, taps(0, steps[0], 47, step), taps(0, steps[1], 53, step))
+    there, some = resample(image, valid, taps(0, steps[0], 47, step), taps(0, steps[1], 53, step))
     rows, cols = taps(0, 47, steps[0], back), taps(0, 53, steps[1], back)
-    values, known = resampled(there, some, rows, cols)
+    values, known = resample(there, some, rows, cols)
     assert known[valid].all()
     np.testing.assert_allclose(values[valid], 1, rtol=1e-6)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import check_writable
-from segmenter.base.invocation import ToolParser, installation, invocation, typed
+from segmenter.base.invocation import ToolParser, installation, invocation, quote_path
 from segmenter.base.options import Command, parsed_command
 from segmenter.base.terminal import say, stdout_for_json, warn
 from segmenter.extras.accuracy.request import EstimateRequest, SampleRequest
@@ -36,7 +36,7 @@ def _sample(request: SampleRequest) -> int:
         lines = sample(request)
     for line in lines:
         say(line)
-    say(f"label them: {invocation('view')} {typed(request.output)}", aside=True)
+    say(f"label them: {invocation('view')} {quote_path(request.output)}", aside=True)
     return 0
 
 
@@ -45,15 +45,15 @@ def _estimate(request: EstimateRequest) -> int:
     from segmenter.extras.accuracy.estimators import estimates
 
     points = request.points
-    sample, unit = _labelled(request)
+    sample, unit = _read_sample(request)
     found = estimates(sample)
     if request.report is not None:
         check_writable(request.report)
     with stdout_for_json(request.json) as answer:
         if _is_geopackage(points):
-            from segmenter.extras.accuracy.tables import compared
+            from segmenter.extras.accuracy.tables import compare_with_maps
 
-            for line in compared(points, request.keep):
+            for line in compare_with_maps(points, request.keep):
                 warn(line)
         if request.keep:
             from segmenter.extras.accuracy.kept import keep
@@ -76,7 +76,7 @@ def _estimate(request: EstimateRequest) -> int:
     lines = [*account.table(found, unit), "", account.head(found), *account.sentences(found, unit)]
     say("\n".join(lines))
     if _is_geopackage(points):
-        say(f"look: segmenter view MAPS --places {typed(points)}")
+        say(f"look: segmenter view MAPS --places {quote_path(points)}")
     return 0
 
 
@@ -84,7 +84,7 @@ def _is_geopackage(path: Path) -> bool:
     return path.suffix.lower() == ".gpkg"
 
 
-def _labelled(request: EstimateRequest) -> tuple[Any, str]:
+def _read_sample(request: EstimateRequest) -> tuple[Any, str]:
     """Return the sample in a file of points, and the unit of its areas."""
     from segmenter.extras.accuracy.tables import read_areas, read_points, sample_of
 

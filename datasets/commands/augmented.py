@@ -13,7 +13,7 @@ from segmenter.base.options import option
 from segmenter.base.terminal import say
 from segmenter.config.recipe_options import RecipeOptions
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class _Options(RecipeOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the picture; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
     from segmenter.diagnosis.augmented import draw_augmented
 
     from .. import load_dataset

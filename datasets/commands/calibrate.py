@@ -11,7 +11,7 @@ from segmenter.base.errors import plain, run_tool
 from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write calibration.json and the report of a run; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
 
     from segmenter.base.files import exclusive_lock
     from segmenter.devices.setup import load_tensorflow, require_tensorflow

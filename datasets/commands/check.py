@@ -13,7 +13,7 @@ from segmenter.base.options import option
 from segmenter.base.terminal import say, stdout_for_json
 from segmenter.grid.scenes import SPLITS
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 from .options import ClusterRecipeOptions
 
 
@@ -25,7 +25,7 @@ class _Options(ClusterRecipeOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is found; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
     with stdout_for_json(given.json) as answer:
         text, facts, unmet = _audit(given)
         say(text)

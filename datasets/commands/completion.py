@@ -8,7 +8,7 @@ from typing import Literal
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import COMMAND, ToolParser, installation
-from segmenter.base.options import option, parsed
+from segmenter.base.options import option, parse_options
 from segmenter.base.terminal import stdout_for_json
 
 from .frame import tool_parser
@@ -24,7 +24,7 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the script; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parse_options(_parser(), _Options, arguments)
     try:
         import shtab
     except ModuleNotFoundError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segmenter.base.errors import WeightsError, plain
 from segmenter.base.invocation import ToolParser
-from segmenter.base.options import option, parsed
+from segmenter.base.options import option, parse_options
 from segmenter.model.pretrained.torch_files import read_torch, write_safetensors
 
 from .frame import tool_parser
@@ -31,7 +31,7 @@ class _Options:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Convert the file and print the result; return the exit code."""
-    given = parsed(_parser(), _Options, words)
+    given = parse_options(_parser(), _Options, words)
     out, prefix = given.out, given.prefix
     if out.suffix != ".safetensors":
         raise WeightsError(out, expected="a name that ends with .safetensors")

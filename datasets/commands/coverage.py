@@ -14,7 +14,7 @@ from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
 from segmenter.base.terminal import say, stdout_for_json
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 from .options import ClusterRecipeOptions
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _Options(ClusterRecipeOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the coverage, and write the requested files; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
     from segmenter.base.files import write_whole
 
     files = [path for path in (given.json, given.report) if path not in (None, _STDOUT)]
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.json, expected="two files for --json and --report", got="one name for both"
         )
     with stdout_for_json(given.json == _STDOUT) as answer:
-        diagnosis = _diagnosed(given)
+        diagnosis = _diagnose(given)
         if given.json:
             facts = json.dumps(diagnosis.to_dict(), allow_nan=False)
             if given.json == _STDOUT:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _diagnosed(given: _Options) -> Diagnosis:
+def _diagnose(given: _Options) -> Diagnosis:
     from segmenter.diagnosis import diagnose, table
     from segmenter.extras.dask.spread import spread_over
     from segmenter.tiles.gsd import with_gsds

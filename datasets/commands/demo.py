@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import ConfigError, plain, run_tool
-from segmenter.base.invocation import ToolParser, typed
-from segmenter.base.options import option, parsed
-from segmenter.base.terminal import aligned, say
+from segmenter.base.invocation import ToolParser, quote_path
+from segmenter.base.options import option, parse_options
+from segmenter.base.terminal import align_table, say
 from segmenter.runs.checkpoints import checkpoints
 
 from .demo_facts import ABOUT, HEAD, DemoFacts, next_commands
@@ -39,7 +39,7 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the commands that a user would run, on made imagery; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parse_options(_parser(), _Options, arguments)
     folder, started = given.folder, time.process_time()
     run, page = folder / "run", folder / _PAGE
     if folder.exists() and (not given.resume or page.exists()):
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _remedy(page: Path) -> str:
     if page.exists():
-        return f"open {typed(page)}, or name another folder"
+        return f"open {quote_path(page)}, or name another folder"
     return "--resume goes on with it; or remove it, or name another folder"
 
 
@@ -81,12 +81,12 @@ def _show(folder: Path, seconds: float) -> None:
     from .demo_page import demo_page
 
     facts = DemoFacts.of(folder)
-    say("\n".join(["", *aligned(HEAD, facts.rows()), "", *ABOUT]))
+    say("\n".join(["", *align_table(HEAD, facts.rows()), "", *ABOUT]))
     page = folder / _PAGE
     write_whole(page, demo_page(folder, facts).encode())
-    say(plain(f"open {typed(page)}: image, label, map and errors ({seconds / 60:.1f} min of processor)"))
-    labels = typed(folder / "data" / "labels" / "{stem}.tif")
-    say(f"look: segmenter view {typed(folder / 'maps')} --labels {labels}")
+    say(plain(f"open {quote_path(page)}: image, label, map and errors ({seconds / 60:.1f} min of processor)"))
+    labels = quote_path(folder / "data" / "labels" / "{stem}.tif")
+    say(f"look: segmenter view {quote_path(folder / 'maps')} --labels {labels}")
     say("\n".join(["next, with your own data:", *(f"  {command}" for command, _ in next_commands())]))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from segmenter.base.invocation import COMMAND
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.evaluation.layers import coloured, errors, stretched
+from segmenter.evaluation.layers import colour_ids, errors, stretch_picture
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.pages.page import html_page
@@ -55,7 +55,7 @@ def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
     assert scene.label is not None, "the demo's scenes have one"
     with open_raster(scene.image, dataset.bands) as raster:
         window = Window.of(raster.info.size)
-        seen = stretched(*raster.read(window), scene_stretch(raster))
+        seen = stretch_picture(*raster.read(window), scene_stretch(raster))
         metres = dataset.scale_of(scene, raster.info.metres_per_pixel)
     with LabelRaster(scene.label, dataset.classes) as label:
         truth = label.ids(window)
@@ -70,8 +70,8 @@ def _row(scene: Scene, folder: Path, dataset: Dataset) -> PictureRow:
     )
     pictures = [
         picture("image", seen, "jpeg", metres),
-        picture("label", coloured(truth, dataset.classes), "png"),
-        picture("map", coloured(mapped, dataset.classes), "png"),
+        picture("label", colour_ids(truth, dataset.classes), "png"),
+        picture("map", colour_ids(mapped, dataset.classes), "png"),
         picture("errors", errors(seen, truth, mapped), "jpeg"),
     ]
     return PictureRow(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.base.invocation import ToolParser
-from segmenter.base.options import option, parsed
+from segmenter.base.options import option, parse_options
 from segmenter.base.terminal import say
 from segmenter.config.recipe_options import SettingOptions
 
@@ -39,7 +39,7 @@ class _Options(SettingOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parse_options(_parser(), _Options, arguments)
     from segmenter.config.reading import load_recipe
 
     recipe = None if given.recipe is None else load_recipe(given.recipe, given.set)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from segmenter.base.invocation import ToolParser
 from segmenter.extras.export.request import ExportRequest
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 if TYPE_CHECKING:
     from segmenter.extras.export.exporting import Written
@@ -27,7 +27,7 @@ exit code
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model and print the result; return the exit code."""
-    request = parsed_quietly(_parser(), ExportRequest, arguments)
+    request = parse_quietly(_parser(), ExportRequest, arguments)
     from segmenter.extras.export.exporting import export
 
     for line in _result_lines(export(request)):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from segmenter.base.invocation import ParagraphFormatter, ToolParser, invocation
-from segmenter.base.options import Command, add_commands, add_options, parsed
+from segmenter.base.options import Command, add_commands, add_options, parse_options
 
 Kind = TypeVar("Kind")
 
@@ -40,9 +40,9 @@ def tool_parser(
     return add_options(parser, *options, titles=titles)
 
 
-def parsed_quietly(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None) -> Kind:
+def parse_quietly(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None) -> Kind:
     """Parse the command line of a tool that opens rasters, and silence GDAL's own output from then on."""
-    given = parsed(parser, kind, arguments)
+    given = parse_options(parser, kind, arguments)
     from segmenter.raster import quiet_gdal  # not before: --help answers at once
 
     quiet_gdal()

@@ -12,7 +12,7 @@ from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
 from segmenter.config.recipe_options import RecipeOptions
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class _Options(RecipeOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the cost of a tile and the number of cards that the input can feed; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
 
     from segmenter.extras.input_cost import measure_input
     from segmenter.extras.strategies import cards_expected

@@ -68,11 +68,11 @@ def chosen_by(before: Path) -> ChosenBy:
         CheckpointError: a run has not validated.
     """
     from segmenter.runs.records import ChosenBy
-    from segmenter.runs.score_files import BEST_FILES, folds_in, scored
+    from segmenter.runs.score_files import BEST_FILES, folds_in, load_score
 
     runs, found = folds_in(before) or [before], []
     for run in runs:
-        if (best := scored(run / BEST_FILES[0])) is None:
+        if (best := load_score(run / BEST_FILES[0])) is None:
             raise CheckpointError(
                 run,
                 expected="a training whose validation says how many steps are the best",

@@ -12,7 +12,7 @@ from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
 from segmenter.base.terminal import say
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the scenes; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
     from ..synthetic.make import make_naic2020, make_potsdam
 
     options: dict[str, Any] = {"scenes": given.scenes, "seed": given.seed}

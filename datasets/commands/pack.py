@@ -8,13 +8,13 @@ from segmenter.base.errors import plain
 from segmenter.base.invocation import ToolParser
 from segmenter.base.terminal import say
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 from .options import ClusterRecipeOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the packs; return the exit code."""
-    given = parsed_quietly(_parser(), ClusterRecipeOptions, arguments)
+    given = parse_quietly(_parser(), ClusterRecipeOptions, arguments)
     from segmenter.extras.dask.spread import spread_over
 
     from .. import load_dataset

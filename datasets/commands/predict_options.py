@@ -10,7 +10,7 @@ from typing import Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
 from segmenter.base.invocation import ToolParser
-from segmenter.base.options import option, taken
+from segmenter.base.options import build_options, option
 from segmenter.mapping.request.map_request import GROUPS, parse_runs
 
 from .frame import tool_parser
@@ -56,7 +56,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[MappingCall, bool]:
         words[end:] = [f"./{path}" if path.startswith("-") else path for path in words[end + 1 :]]
     # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
     given = vars(predict_parser().parse_intermixed_args(words))
-    named = taken(_Named, given)
+    named = build_options(_Named, given)
     return mapping_call(named.run, named.inputs, named.output, given), named.json
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.api.mapping_call import MappingCall, images_of
-from segmenter.base.errors import CheckpointError, DatasetError, extended_error, grouped, plain
-from segmenter.base.invocation import typed
+from segmenter.base.errors import CheckpointError, DatasetError, extended_error, group_lines, plain
+from segmenter.base.invocation import quote_path
 from segmenter.base.machine import return_freed_memory
 from segmenter.base.terminal import say, stdout_for_json
 from segmenter.mapping.request.map_request import MapRequest
@@ -45,7 +45,7 @@ def _is_run(path: str) -> bool:
 
 def load_runs(request: MapRequest) -> AnyRun:
     """Return the run whose model maps, or the mean of several."""
-    from segmenter.runs.ensemble import joined
+    from segmenter.runs.ensemble import join_runs
     from segmenter.runs.run import load_run
 
     for path in request.runs:
@@ -53,7 +53,7 @@ def load_runs(request: MapRequest) -> AnyRun:
             raise CheckpointError(
                 path, "is no run, but an input is one", remedy="the run goes first, then the images"
             )
-    return joined([load_run(path) for path in request.runs])
+    return join_runs([load_run(path) for path in request.runs])
 
 
 def find_images(request: MapRequest, run: AnyRun) -> Images:
@@ -106,14 +106,14 @@ def _check_unseen(dataset: Dataset, request: MapRequest, run: AnyRun, recipe: Re
 
 def tell(call: MappingCall, mapped: MappingResult, answer: TextIO | None) -> None:
     """Print what went wrong, and the result as JSON if there is an `answer` to write."""
-    for line in grouped(str(error) for error in mapped.failures):
+    for line in group_lines(str(error) for error in mapped.failures):
         print(f"error: {line}", file=sys.stderr)
     if answer is not None:
         print(json.dumps(_facts(call, mapped), ensure_ascii=False, indent=1), file=answer)
     outcome, request = mapped.outcome, call.request
     if call.uploads is None and any(job.output.suffix == ".tif" for job in outcome.written):
-        labels = "" if request.labels is None else f" --labels {typed(Path(request.labels))}"
-        say(f"look: segmenter view {typed(request.output)}{labels}")
+        labels = "" if request.labels is None else f" --labels {quote_path(Path(request.labels))}"
+        say(f"look: segmenter view {quote_path(request.output)}{labels}")
 
 
 def _facts(call: MappingCall, mapped: MappingResult) -> dict[str, Any]:

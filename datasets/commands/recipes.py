@@ -10,7 +10,7 @@ from pathlib import Path
 from segmenter.base.errors import ConfigError, plain
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import COMMAND, ToolParser, installation
-from segmenter.base.options import option, parsed
+from segmenter.base.options import option, parse_options
 
 from .frame import tool_parser
 
@@ -29,7 +29,7 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List the recipes, or copy one; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parse_options(_parser(), _Options, arguments)
     recipes = ready_made()
     if given.name is None:
         width = max(map(len, recipes))

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
-from segmenter.base.invocation import ToolParser, installation, invocation, typed
+from segmenter.base.invocation import ToolParser, installation, invocation, quote_path
 from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 if TYPE_CHECKING:
     from segmenter.runs.run import Run
@@ -109,7 +109,7 @@ _CELL, _PLACE, _PLACES, _APART, _MOST = 16, 128, 50, 256, 200
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the findings, or the places of the next labels; return the exit code."""
-    request = parsed_quietly(_parser(), ReviewRequest, arguments)
+    request = parse_quietly(_parser(), ReviewRequest, arguments)
 
     from segmenter.extras.review.held_out import runs_of
 
@@ -147,7 +147,7 @@ def _accept(runs: Sequence[Run], request: ReviewRequest, findings: Path) -> None
 def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.evaluation.drawing import hex_colour
     from segmenter.extras.review.findings import findings
-    from segmenter.extras.review.held_out import judged, judges_of
+    from segmenter.extras.review.held_out import judge_scenes, judges_of
     from segmenter.extras.vector_files.database import REFERENCE
 
     from ..known import dataset_of_run
@@ -157,7 +157,7 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
         say(plain(note))
     classes = runs[0].classes
     with _files(request, "review", (".csv", ".gpkg", ".html")) as files:
-        all_judged = list(judged(judges, request.cell or _CELL))
+        all_judged = list(judge_scenes(judges, request.cell or _CELL))
         found = findings(all_judged, len(classes), request.most or _MOST)
         names = classes.names
         columns = {
@@ -182,13 +182,13 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     for file in files.values():
         say(str(file))
     if ".gpkg" in files:
-        say(f"answer them: {invocation('view')} {typed(files['.gpkg'])}", aside=True)
+        say(f"answer them: {invocation('view')} {quote_path(files['.gpkg'])}", aside=True)
     wrong = sum(each.wrong for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
     say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")
     if ".csv" in files:
-        say(f"look: segmenter predict {typed(request.run)} --split validation --output maps/")
-        say(f"      segmenter view maps/ --places {typed(files['.csv'])}")
+        say(f"look: segmenter predict {quote_path(request.run)} --split validation --output maps/")
+        say(f"      segmenter view maps/ --places {quote_path(files['.csv'])}")
 
 
 def _next(runs: Sequence[Run], request: ReviewRequest) -> None:

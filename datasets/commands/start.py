@@ -14,12 +14,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
+from segmenter.base.errors import ConfigError, counted, plain, run_tool, shorten
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import option, parsed
-from segmenter.base.terminal import aligned, columns, say, stdout_for_json, terminal_width
+from segmenter.base.options import option, parse_options
+from segmenter.base.terminal import align_table, columns, say, stdout_for_json, terminal_width
 
-from ..start.choice import Choice, nested, recipe_text, value_text
+from ..start.choice import Choice, nest_choices, recipe_text, value_text
 from .frame import tool_parser
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
-    given = parsed(_parser(), _Options, arguments)
+    given = parse_options(_parser(), _Options, arguments)
     with stdout_for_json(given.json) as answer:
         from segmenter.base.files import check_writable, exclusive_outputs
 
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.explain is None:
                 _write(given, choices, recipe, page, deals, contents)
             else:
-                print(_explained(given.explain, seen, choices))
+                print(_explain(given.explain, seen, choices))
         if given.json:
             told = [vars(choice) for choice in choices if given.explain in (None, choice.key)]
             print(json.dumps(told, ensure_ascii=False), file=answer, flush=True)
@@ -140,7 +140,7 @@ def _write(
     from ..start.page import start_page
     from ..start.timing import time_here
 
-    planned = with_deals(recipe_from({"name": recipe.stem, **nested(choices)}, "the plan"), deals)
+    planned = with_deals(recipe_from({"name": recipe.stem, **nest_choices(choices)}, "the plan"), deals)
     dataset = load_dataset(planned)
     report = check_dataset(dataset, contents=contents)
     lasts = NOT_MEASURED if given.gpus is not None else time_here(planned, dataset)
@@ -185,9 +185,9 @@ def _table(choices: Sequence[Choice]) -> str:
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
-        heads = [[choice.key, shortened(value_text(choice.value), _WIDE)], ["", ""]]
-        rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
-    lines = aligned(["setting", "value", "reason"], rows, left=3)
+        heads = [[choice.key, shorten(value_text(choice.value), _WIDE)], ["", ""]]
+        rows += [[*head, plain(shorten(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
+    lines = align_table(["setting", "value", "reason"], rows, left=3)
     room = columns()
     if room is None or max(map(terminal_width, lines)) <= room:
         return "\n".join(lines)
@@ -196,13 +196,13 @@ def _table(choices: Sequence[Choice]) -> str:
 
 def _block(choice: Choice) -> Iterator[str]:
     """Yield a setting with its value, and its reason and other reading below."""
-    yield plain(f"{choice.key}: {shortened(value_text(choice.value), _REASON)}")
+    yield plain(f"{choice.key}: {shorten(value_text(choice.value), _REASON)}")
     yield plain(f"    {choice.reason}")
     if choice.other:
         yield plain(f"    or: {choice.other}")
 
 
-def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> str:
+def _explain(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> str:
     """Return value, reason, other reading and source of a setting.
 
     Raises:

@@ -11,7 +11,7 @@ from segmenter.base.invocation import ToolParser
 from segmenter.base.options import OverwriteOptions, option
 from segmenter.base.terminal import say
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class _Options(OverwriteOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the scene; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
     from ..stitch import find_parts, stitch
 
     parts = find_parts(given.pattern)

@@ -168,7 +168,7 @@ def input_workers(request: TrainRequest, tiles: TrainingTiles) -> Iterator[Worke
 def start_devices(request: TrainRequest, run: RunFolder, scenes: Scenes, tiles: TrainingTiles) -> Devices:
     """Start TensorFlow with the devices and the strategy of the recipe; print a table of them."""
     from segmenter.devices.setup import load_tensorflow
-    from segmenter.extras.strategies import devices_of, shared_out
+    from segmenter.extras.strategies import devices_of, share_tiles
 
     cluster, watch, logical = request.cluster, request.watch, request.options.logical_devices
     config, several = request.recipe.distribution, cluster is not None and cluster.workers > 1
@@ -177,7 +177,7 @@ def start_devices(request: TrainRequest, run: RunFolder, scenes: Scenes, tiles: 
     if devices.names[0].startswith("CPU"):
         keep_freed_memory()
     resumed = run.path if run.checkpoint else None
-    return shared_out(devices, request.recipe, tiles.image_form, len(scenes.dataset.classes), resumed)
+    return share_tiles(devices, request.recipe, tiles.image_form, len(scenes.dataset.classes), resumed)
 
 
 def training_of(

@@ -17,7 +17,7 @@ from segmenter.base.options import OverwriteOptions, option
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.written_map import maps_in
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class _Options(OverwriteOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file; return the exit code."""
-    given = parsed_quietly(_parser(), _Options, arguments)
+    given = parse_quietly(_parser(), _Options, arguments)
     maps = maps_in(given.maps)
     with given.exclusive_outputs(given.output):
         try:

@@ -20,7 +20,7 @@ from segmenter.base.machine import return_freed_memory
 from segmenter.base.options import OverwriteOptions, option
 from segmenter.base.terminal import say
 
-from .frame import parsed_quietly, tool_parser
+from .frame import parse_quietly, tool_parser
 
 if TYPE_CHECKING:
     from segmenter.extras.view.opening import Wanted
@@ -68,7 +68,7 @@ class ViewOptions(OverwriteOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until it is left; return the exit code."""
-    given = parsed_quietly(_parser(), ViewOptions, arguments)
+    given = parse_quietly(_parser(), ViewOptions, arguments)
     from segmenter.extras.view.opening import Wanted
     from segmenter.extras.view.server import PageServer
 
@@ -93,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _export(wanted: Wanted, file: Path, given: ViewOptions) -> int:
     from segmenter.base.files import write_whole
     from segmenter.extras.view.built import page_routes
-    from segmenter.extras.view.export import exported
+    from segmenter.extras.view.export import export_pages
     from segmenter.extras.view.opening import map_pages
 
     page_routes()  # refuses at once a page that was not built
     with given.exclusive_outputs(file), closing(map_pages(wanted, now=True)) as pages:
-        content, remarks = exported(pages)
+        content, remarks = export_pages(pages)
         write_whole(file, content)
     for remark in remarks:
         say(remark)

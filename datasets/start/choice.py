@@ -53,7 +53,7 @@ def limit_questions(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     )
 
 
-def nested(choices: Iterable[Choice]) -> dict[str, Any]:
+def nest_choices(choices: Iterable[Choice]) -> dict[str, Any]:
     """Return choices as the plain data of a recipe."""
     data: dict[str, Any] = {}
     for choice in choices:
@@ -72,7 +72,10 @@ def recipe_text(choices: Sequence[Choice], command: str) -> str:
         command: command line that planned the recipe, for the first comment.
     """
     by_key = {choice.key: choice for choice in choices}
-    return "\n".join([f"# Planned by: {plain(command)}", _HEAD, *_lines(nested(choices), by_key, "")]) + "\n"
+    return (
+        "\n".join([f"# Planned by: {plain(command)}", _HEAD, *_lines(nest_choices(choices), by_key, "")])
+        + "\n"
+    )
 
 
 def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from segmenter.base.errors import DatasetError, RasterError, counted
 from segmenter.base.threads import in_threads
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.colours import default_colours
-from segmenter.grid.labels import MAX_CLASSES, Colour, unpacked
+from segmenter.grid.labels import MAX_CLASSES, Colour, unpack_colour
 from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
 from segmenter.raster.masks import UNLABELLED, Masks
@@ -128,7 +128,7 @@ def _class_choices(
         others = {each.code: each for each in legend.other}
         other = _classes(codes, values, others, legend.file).value
         classes = replace(classes, question=legend.doubt, instead={classes.key: other})
-    ignore = _ignored(ignored, values) if ignored else None
+    ignore = _choose_ignored(ignored, values) if ignored else None
     if doubt is not None:
         held = sorted({*codes} ^ {0})
         other = _classes(held, values, legend.by_value(colours=coloured), legend.file).value
@@ -221,14 +221,14 @@ def _mixtures(values: LabelValues, codes: Sequence[int]) -> int:
     if values.encoding != "colours":
         beside = (max(values.pixels.get(v - 1, 0), values.pixels.get(v + 1, 0)) for v in codes)
         return sum(n > values.pixels[v] for v, n in zip(codes, beside, strict=True)) if values.lossy else 0
-    common = np.array([unpacked(value) for value in values.common(_RARE)])
+    common = np.array([unpack_colour(value) for value in values.common(_RARE)])
     if len(common) < 2:
         return 0
     one, other = (common[side] for side in np.triu_indices(len(common), 1))
     along = other - one
     mixed = 0
     for value in codes:
-        apart = np.array(unpacked(value)) - one
+        apart = np.array(unpack_colour(value)) - one
         part = (apart * along).sum(1) / (along**2).sum(1)
         distance = np.abs(apart - part[:, None] * along).max(1)
         mixed += values.share(value) < _RARE and bool(((distance <= 8) & (part > 0) & (part < 1)).any())
@@ -250,7 +250,7 @@ def _classes(
         tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
         names[next(each for each in tries if each not in names)] = value
         own = (entry.colour, values.palette.get(value)) if coded else (value,)
-        told = (unpacked(each) for each in own if each is not None)
+        told = (unpack_colour(each) for each in own if each is not None)
         given.append(next((colour for colour in told if colour not in given), None))
     classes = [
         {"name": name, **({"code": value} if coded else {}), "colour": hex_colour(colour)}
@@ -270,14 +270,14 @@ def _made_name(value: int, codes: Sequence[int], values: LabelValues) -> str:
     if values.encoding == "codes":
         two = len(codes) == 2 and codes[0] == 0
         return ("foreground" if value else "background") if two else f"class {value}"
-    hue, saturation, light = colorsys.rgb_to_hsv(*(part / 255 for part in unpacked(value)))
+    hue, saturation, light = colorsys.rgb_to_hsv(*(part / 255 for part in unpack_colour(value)))
     if light < 0.1 or saturation < 0.12:
         return "black" if light < 0.1 else "white" if light > 0.9 else "grey"
     word = _HUES.split()[int(hue * 12 + 0.5) % 12]
     return f"dark {word}" if light < 0.6 else f"light {word}" if saturation < 0.4 else word
 
 
-def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
+def _choose_ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
     shown = {v: f"#{v:06x}" if values.encoding == "colours" else v for v in ignored}
     texts = []
     for why in dict.fromkeys(ignored.values()):

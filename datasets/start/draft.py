@@ -25,7 +25,7 @@ from segmenter.tiles.index import TileIndex, build_index
 
 from .. import load_dataset
 from ..contents import Contents
-from .choice import Choice, nested
+from .choice import Choice, nest_choices
 from .groups import Groups, groups_of
 from .samples import LabelSample, has_fixed_orientation, label_range, samples_of
 
@@ -58,7 +58,7 @@ class Draft:
     @property
     def recipe(self) -> Recipe:
         """Recipe of the choices so far, with defaults for the rest."""
-        return recipe_from({"name": self.name, **nested(self.choices)}, "the planned recipe")
+        return recipe_from({"name": self.name, **nest_choices(self.choices)}, "the planned recipe")
 
     @property
     def pretrained(self) -> bool:

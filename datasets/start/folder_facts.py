@@ -74,7 +74,7 @@ def find_pairs(place: DataPlace) -> Patterns:
     if shared := len(labels) == 1 < len(scenes) and _serves_all(place, labels[0], scenes):
         patterns = replace(_image_patterns(scenes), labels=labels[0])
     else:
-        patterns = _paired(place, scenes, labels)
+        patterns = _pair_names(place, scenes, labels)
     if beside := [path for path in vectors if rasters or (labels != vectors and path not in labels)]:
         patterns.others[1].insert(0, f"polygons of {few(beside, 2)}")
     if not patterns.masks:
@@ -89,7 +89,7 @@ def find_pairs(place: DataPlace) -> Patterns:
     return replace(patterns, images=files, shared=shared)
 
 
-def _paired(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) -> Patterns:
+def _pair_names(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) -> Patterns:
     """Return patterns of images and labels.
 
     Raises:

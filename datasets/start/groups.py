@@ -102,7 +102,7 @@ def groups_of(
     given = [scene.group for scene in scenes]
     if given != [scene.name for scene in scenes]:
         names = tuple(dict.fromkeys(given))
-        return Groups(_numbered(given), f"{counted(len(names), 'group')} as given", "", names)
+        return Groups(_number_keys(given), f"{counted(len(names), 'group')} as given", "", names)
     ground = [outline for outline in outlines(infos) if outline is not None]
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
@@ -143,10 +143,10 @@ def _laid_out(
     joined = 0
     at = {scene.name: i for i, scene in enumerate(scenes)}
 
-    def apart_yet(one: AuditedScene, other: AuditedScene) -> bool:
+    def are_apart(one: AuditedScene, other: AuditedScene) -> bool:
         return bool(picture[at[one.scene.name]] != picture[at[other.scene.name]])
 
-    for one, other, common in common_parts(seen, apart_yet):
+    for one, other, common in common_parts(seen, are_apart):
         i, j = at[one.scene.name], at[other.scene.name]
         move = places[j] @ np.concatenate([common.matrix_23, [[0, 0, 1]]]) @ np.linalg.inv(places[i])
         own = picture == picture[i]
@@ -157,14 +157,14 @@ def _laid_out(
         cells = pictures_of([scene.image for scene in scenes], borders)
         if cells is None:
             return None, None, ""
-        picture = _numbered(cells[0])
+        picture = _number_keys(cells[0])
         places[:, 0, 2] = [cell[1] * info.size.width for cell, info in zip(cells[1], infos, strict=True)]
         places[:, 1, 2] = [cell[0] * info.size.height for cell, info in zip(cells[1], infos, strict=True)]
         how = f"tiles of {counted(int(picture.max()) + 1, 'picture')} continue each other: neighbours touch"
     sides = [(info.size.width, info.size.height) for info in infos]
     corners = np.array([[(0, 0, 1), (w, 0, 1), (w, h, 1), (0, h, 1)] for w, h in sides], np.float64)
     laid: Points = np.einsum("sij,skj->ski", places, corners)[:, :, :2]
-    picture = _numbered(picture.tolist())
+    picture = _number_keys(picture.tolist())
     far = 2 * np.ptp(laid.reshape(-1, 2), axis=0).max() + 1
     laid[:, :, 1] += far * picture[:, None]
     return laid, picture, how
@@ -176,7 +176,7 @@ def _several(picture_S: NDArray[np.int64]) -> NDArray[np.bool_]:
     return several
 
 
-def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+def _number_keys(keys: Sequence[Hashable]) -> NDArray[np.int64]:
     """Return a number for each key, from 0 in the order of their first occurrence."""
     order = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return np.array([order[key] for key in keys], np.int64)
@@ -216,7 +216,7 @@ def _by_name(
     what = "series of some {} numbered pieces" if numbers else "places with some {} images"
     how = f"{len(sizes)} {what.format(usual)} each ({names[0]}, …){', as their pixels show' * seen}"
     other = "" if seen else "the numbers may count places of their own"
-    return Groups(_numbered(names), how, form, tuple(sizes), other)
+    return Groups(_number_keys(names), how, form, tuple(sizes), other)
 
 
 def _is_grid(pieces: Mapping[str, tuple[int, ...]]) -> bool:
@@ -273,4 +273,4 @@ def _cells(
     sums = [np.bincount(overlapping_S, weights=along) for along in (*middle_S2.T, piece_S)]
     of_G = np.array(sums).T / np.bincount(overlapping_S)[:, None]
     of_G[:, :2] = np.floor(of_G[:, :2] / side)
-    return _numbered([tuple(cell) for cell in of_G[overlapping_S].round().astype(np.int64).tolist()])
+    return _number_keys([tuple(cell) for cell in of_G[overlapping_S].round().astype(np.int64).tolist()])

@@ -149,9 +149,9 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
         listed = () if colours or split_of_words(Path(file).stem) else values
         for legend in (legend_of(file, text, listed, number) for number in (0, 1)):
             if not colours and legend.entries and all(each.code is None for each in legend.entries):
-                legend = _coded(legend, values)
+                legend = _code_colours(legend, values)
             elif not colours and not legend.doubt:
-                legend = _counted_anew(legend, values)
+                legend = _renumber(legend, values)
             named = len(legend.by_value(colours=colours).keys() & set(values))
             more = named >= most + bool(best.entries)
             if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
@@ -228,7 +228,7 @@ def _short(codes: Sequence[int]) -> str:
     return f"{shown[0]} … {shown[-1]}" if len(shown) > 3 else ", ".join(map(str, shown))
 
 
-def _counted_anew(legend: Legend, values: Sequence[int]) -> Legend:
+def _renumber(legend: Legend, values: Sequence[int]) -> Legend:
     """Return a list numbered by its order, from 0 or 1, as one from 1 or 0 if labels are counted so."""
     numbers, seen = [each.code for each in legend.entries], set(values) - {255}
     count = len(numbers)
@@ -245,7 +245,7 @@ def _counted_anew(legend: Legend, values: Sequence[int]) -> Legend:
     return legend
 
 
-def _coded(legend: Legend, values: Sequence[int]) -> Legend:
+def _code_colours(legend: Legend, values: Sequence[int]) -> Legend:
     """Return a list of colours as one of codes: greys by their value, others by their order."""
     greys, entries = all(not (each.colour or 0) % GREY for each in legend.entries), legend.entries
     if greys:

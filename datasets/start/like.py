@@ -18,7 +18,7 @@ from segmenter.grid.deals import Deals, deal_file, read_deals
 from segmenter.runs.run import RUN_FILE, load_run
 
 from .. import load_dataset
-from .choice import Choice, nested
+from .choice import Choice, nest_choices
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -81,7 +81,7 @@ def _with_earlier_split(seen: Sequence[Choice], before: Recipe, path: Path) -> t
     split = before.dataset.model_dump(mode="json", exclude_defaults=True).get("split", {})
     if listed := [key for key in ("validation", "test", "leave_out") if key in split]:
         group = {"split": {"group": split.get("group")}}
-        unsplit = nested(choice for choice in seen if not choice.key.startswith(_SPLIT))
+        unsplit = nest_choices(choice for choice in seen if not choice.key.startswith(_SPLIT))
         scenes = load_dataset(
             recipe_from({"name": "planned", "dataset": unsplit["dataset"] | group}, "")
         ).scenes
@@ -110,4 +110,6 @@ def _below(root: Path, path: Path) -> str:
 
 
 def _recipe(choices: Sequence[Choice], before: Recipe) -> Recipe:
-    return with_deals(recipe_from({"name": "planned", **nested(choices)}, "the plan"), before.dataset.deals)
+    return with_deals(
+        recipe_from({"name": "planned", **nest_choices(choices)}, "the plan"), before.dataset.deals
+    )

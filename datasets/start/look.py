@@ -22,7 +22,7 @@ from ..files import few
 from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED, MadeFilesError
-from .choice import Choice, limit_questions, nested
+from .choice import Choice, limit_questions, nest_choices
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
 from .headers import Damaged, SeenScene, headers, unreadable
@@ -30,7 +30,7 @@ from .legends import find_legend
 from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
-from .published import published, published_legend
+from .published import published_legend, published_settings
 from .sight import DataPlace, drivers_of, place_of
 from .split import listed_splits
 from .values import LabelValues, Tally, count_values, whereabouts
@@ -63,7 +63,7 @@ def look(data: Path, labels: Path | None = None, contents: Contents | None = Non
     quiet_gdal()
     place = place_of(data, labels)
     contents = contents or Contents()
-    if known := published(place):
+    if known := published_settings(place):
         kind, others = known[0], known[1:]
     else:
         kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
@@ -84,7 +84,9 @@ def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """
     skip = Choice("dataset.unlabelled", "skip", "")
     try:
-        dataset = load_dataset(recipe_from({"name": "start", **nested((*choices, skip))}, "what was seen"))
+        dataset = load_dataset(
+            recipe_from({"name": "start", **nest_choices((*choices, skip))}, "what was seen")
+        )
     except MadeFilesError as error:
         return _loadable(_leave_out_faults(choices, error))
     beside = [path.name for path, why in dataset.unused if why == SKIPPED]
@@ -92,7 +94,10 @@ def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     if beside and any(choice.key == "dataset.labels_by" for choice in choices):
         total = len(dataset.scenes) + len(beside)
         skip = replace(
-            skip, left=_left_out(dataset.root, total, dict.fromkeys(beside, f"{why}, though names pair them"))
+            skip,
+            left=_describe_left_out(
+                dataset.root, total, dict.fromkeys(beside, f"{why}, though names pair them")
+            ),
         )
     return (*choices, replace(skip, reason=why)) if beside else choices
 
@@ -108,11 +113,11 @@ def _leave_out_faults(choices: tuple[Choice, ...], error: MadeFilesError) -> tup
     left, total = {**error.faults, **dict.fromkeys(known, "")}, error.scenes + len(known)
     if len(left) > _MOST_LEFT * total:
         raise error
-    told = _left_out(Path(nested(choices)["dataset"]["root"]), total, left)
+    told = _describe_left_out(Path(nest_choices(choices)["dataset"]["root"]), total, left)
     return (*others, Choice(_LEAVE_OUT, sorted(left), told, left=told))
 
 
-def _left_out(root: Path, total: int, left: Damaged) -> str:
+def _describe_left_out(root: Path, total: int, left: Damaged) -> str:
     """Return what is said of scenes that are left out.
 
     Raises:
@@ -158,11 +163,11 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
         damaged = yield from _value_choices(place, facts, used, tallies, contents.files)
     yield from (about_images := list(_image_choices(dataset, seen)))
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
-    bands = nested(about_images).get("dataset", {}).get("bands")
+    bands = nest_choices(about_images).get("dataset", {}).get("bands")
     left |= unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
     if left:
-        told = _left_out(root, len(seen), left)
+        told = _describe_left_out(root, len(seen), left)
         yield Choice(_LEAVE_OUT, sorted(left), told, left=told)
     for split, globs in facts.splits.items():
         yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
@@ -278,7 +283,7 @@ def _value_choices(
     if values.void and tag not in values.pixels:
         usual = Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
         yield replace(ask[0], reason=why) if ask else usual
-    elif values.void and tag not in nested(chosen)["dataset"].get("ignore", ()):
+    elif values.void and tag not in nest_choices(chosen)["dataset"].get("ignore", ()):
         usual = Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
         yield replace(ask[0], reason=usual.reason) if ask else usual
     return values.damaged

@@ -10,14 +10,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import SegmenterError, counted, plain, shortened
+from segmenter.base.errors import SegmenterError, counted, plain, shorten
 from segmenter.base.files import is_vector
 from segmenter.base.invocation import invocation
 from segmenter.config.reading import setting_doc
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.diagnosis.augmented import tiles_to_show
 from segmenter.evaluation.drawing import hex_colour, scale_bar
-from segmenter.evaluation.layers import coloured, stretched
+from segmenter.evaluation.layers import colour_ids, stretch_picture
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset
@@ -114,13 +114,13 @@ def start_page(
 
 
 def _settings(caption: str, choices: Sequence[Choice]) -> Table:
-    rows = [[each.key, shortened(value_text(each.value), _LONGEST), each.reason] for each in choices]
+    rows = [[each.key, shorten(value_text(each.value), _LONGEST), each.reason] for each in choices]
     return Table(caption, ["Setting", "Value", "Reason"], rows, words=True)
 
 
 def _doubt(recipe: Recipe, choice: Choice) -> tuple[str, str]:
     """Return a setting that has another reading, and sentences that say it to who never saw a recipe."""
-    what, value = setting_doc(recipe, choice.key), shortened(value_text(choice.value), _LONGEST)
+    what, value = setting_doc(recipe, choice.key), shorten(value_text(choice.value), _LONGEST)
     meaning = f" ({what.partition(';')[0]})" if what else ""
     return choice.key, f"planned is {value}{meaning}, as {choice.reason}. Not sure: {choice.other}."
 
@@ -146,7 +146,7 @@ def _row(dataset: Dataset, index: TileIndex, tile: int) -> PictureRow:
         stretch, metres = scene_stretch(raster), dataset.scale_of(scene, raster.info.metres_per_pixel)
     with LabelRaster(scene.label, dataset.classes) as label:
         ids = np.where(valid, label.ids(window), IGNORE).astype(np.uint8)
-    seen, drawn = stretched(image, valid, stretch), coloured(ids, dataset.classes)
+    seen, drawn = stretch_picture(image, valid, stretch), colour_ids(ids, dataset.classes)
     square = np.ones((3, 3), np.uint8)
     border = (cv2.dilate(ids, square) != cv2.erode(ids, square)) & (ids != IGNORE)
     over = np.where(border[..., None], drawn, seen)

@@ -17,7 +17,7 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.demands.dataset import check_demands
 from segmenter.demands.encoder import check_encoder_weights
-from segmenter.diagnosis.limits import planned
+from segmenter.diagnosis.limits import plan_first_epoch
 from segmenter.grid.labels import IGNORE
 from segmenter.model.size import BYTES_PER_PARAMETER, ON_PROCESSOR, parts_that_fit
 from segmenter.pages.parts import percent
@@ -237,7 +237,7 @@ def _repeats(draft: Draft, size: int) -> float:
     one = draft.recipe.sampling.model_copy(update={"quota": "presence"})
     recipe = draft.recipe.model_copy(update={"sampling": one})
     try:
-        result = planned(draft.split_dataset, draft.index, recipe, size)
+        result = plan_first_epoch(draft.split_dataset, draft.index, recipe, size)
     except DatasetError:
         return math.inf
     return float(result.coverage_repeats + len(draft.index) * len(result.best_effort))

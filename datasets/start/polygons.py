@@ -20,7 +20,7 @@ from segmenter.grid.labels import MAX_CLASSES
 
 from ..files import few
 from ..made import polygon_packages
-from .choice import Choice, nested
+from .choice import Choice, nest_choices
 from .legends import LegendClass
 
 _USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
@@ -72,7 +72,9 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
     why = f"of {counted(len(several), 'layer')} the one with {counted(readings[first][1], 'class')}"
     choice = Choice("dataset.vector.layer", first, why, f"layer {few(others)}" if others else "")
     if rivals := [layer for layer in others if readings[layer][1] > 1]:
-        told = nested([*readings[rivals[0]][0], Choice("dataset.vector.layer", rivals[0], "")])["dataset"]
+        told = nest_choices([*readings[rivals[0]][0], Choice("dataset.vector.layer", rivals[0], "")])[
+            "dataset"
+        ]
         question = f"layer {rivals[0]} tells {counted(readings[rivals[0]][1], 'class')}, too: is it the one?"
         instead = {f"dataset.{key}": told[key] for key in ("vector", "classes")}
         choice = Choice(choice.key, first, why, question=question, instead=instead)

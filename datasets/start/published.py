@@ -64,7 +64,7 @@ _MOST_OTHERS = 2
 all are pure (red, yellow, white, …), as anyone takes those."""
 
 
-def published(place: DataPlace) -> tuple[Choice, ...]:
+def published_settings(place: DataPlace) -> tuple[Choice, ...]:
     """Return a published dataset's settings, but its root; empty if it is none, or the user named labels."""
     with suppress(SegmenterError):
         return () if place.labels is not None else _potsdam(place) or _naic2020(place)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
-from segmenter.base.files import composed, is_vector
+from segmenter.base.files import compose_accents, is_vector
 from segmenter.config.layouts import pattern_regex
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import packed
+from segmenter.grid.labels import pack_colours
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.masks import Masks
 
@@ -98,7 +98,7 @@ class DataPlace:
         """
         with LabelRaster(self.file(path), drivers=drivers_of(path)) as label:
             raw, blank = label.stored(Window.middle(label.info.size, _WINDOW))
-        values = packed(raw).astype(np.int64)
+        values = pack_colours(raw).astype(np.int64)
         return values if blank is None else np.where(blank, -1, values)
 
 
@@ -137,7 +137,11 @@ def place_of(data: Path, labels: Path | None) -> DataPlace:
         at = Path(os.path.relpath(each, root))
         paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
     at = Path(os.path.relpath(labels or root, root))
-    named = None if labels is None else re.compile(rf"{re.escape(composed(at.as_posix()))}(/.*)?", re.DOTALL)
+    named = (
+        None
+        if labels is None
+        else re.compile(rf"{re.escape(compose_accents(at.as_posix()))}(/.*)?", re.DOTALL)
+    )
     return DataPlace(root.as_posix(), stored_names(paths), named)
 
 
@@ -183,7 +187,7 @@ def _look_at(file: Path) -> Sight:
             raw, _ = label.stored(window)
     except SegmenterError as error:
         return Sight(None, error=str(error))
-    values = packed(raw)
+    values = pack_colours(raw)
     counts = np.sort(np.unique(values, return_counts=True)[1])
     flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
     frequent = float(counts[-_FREQUENT:].sum() / values.size)

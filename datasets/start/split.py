@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError, counted
-from segmenter.base.files import composed
+from segmenter.base.files import compose_accents
 from segmenter.config.datasets import BlocksConfig, FolderSplit
 from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
@@ -26,7 +26,7 @@ from segmenter.tiles.index import build_index
 
 from ..blocks import BlockGrid, block_parts
 from ..files import few, found_in_paths, splits_of
-from .choice import Choice, nested
+from .choice import Choice, nest_choices
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
 from .legends import text_of
@@ -137,7 +137,7 @@ def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {seeds} for the classes")
     if groups.ground is not None and (torn := _overlapping_scenes(draft, groups.ground, part_G[groups.of_S])):
-        left = nested(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
+        left = nest_choices(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"
         yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
 
@@ -264,7 +264,7 @@ def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]
 
 def _keys(path: str) -> tuple[str, ...]:
     """Return the texts by which a list may name a file: its path, ends of it, and its name without ending."""
-    parts = composed(path).replace("\\", "/").split("/")
+    parts = compose_accents(path).replace("\\", "/").split("/")
     return *("/".join(parts[i:]) for i in range(len(parts))), PurePosixPath(parts[-1]).stem
 
 
@@ -358,13 +358,15 @@ def deal(counts_GK: Ints, wish: Wish, seed: int = 0) -> Ints:
     """
     groups_K = (counts_GK > 0).sum(axis=0)
     if len(counts_GK) > _EXACT:
-        return _improved(_stratified(counts_GK, wish, np.random.default_rng(seed)), counts_GK, wish, groups_K)
+        return _improve_deal(
+            _deal_stratified(counts_GK, wish, np.random.default_rng(seed)), counts_GK, wish, groups_K
+        )
     every = np.array(list(itertools.product(range(wish.parts), repeat=len(counts_GK))), np.int64)
     sums = [(every == p).astype(np.float64) @ counts_GK for p in range(wish.parts)]
     return every[int(np.argmin(wish.cost(np.stack(sums, axis=1), groups_K)))]
 
 
-def _stratified(counts_GK: Ints, wish: Wish, rng: np.random.Generator) -> Ints:
+def _deal_stratified(counts_GK: Ints, wish: Wish, rng: np.random.Generator) -> Ints:
     part_G = np.full(len(counts_GK), -1, np.int64)
     order_G = rng.permutation(len(counts_GK))
     lacking_PK = np.array(wish.shares_P)[:, None] * counts_GK.sum(axis=0)
@@ -378,7 +380,7 @@ def _stratified(counts_GK: Ints, wish: Wish, rng: np.random.Generator) -> Ints:
     return part_G
 
 
-def _improved(part_G: Ints, counts_GK: Ints, wish: Wish, groups_K: Ints) -> Ints:
+def _improve_deal(part_G: Ints, counts_GK: Ints, wish: Wish, groups_K: Ints) -> Ints:
     """Exchange two groups, or move one, as long as that lowers the cost.
 
     A group is moved by exchanging it with one of no pixels, of which each part has one that stays.

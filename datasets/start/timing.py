@@ -14,7 +14,7 @@ from segmenter.base.errors import SegmenterError, counted
 from segmenter.base.files import caches, write_whole
 from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
-from segmenter.diagnosis.limits import planned
+from segmenter.diagnosis.limits import plan_first_epoch
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.index import TileIndex, build_index
 
@@ -30,7 +30,7 @@ def epoch_steps(recipe: Recipe, dataset: Dataset, index: TileIndex) -> int:
     """Return the steps of an epoch of a recipe's sampling, with its repeats."""
     if recipe.sampling.method != "plan":
         return -(-len(index) // recipe.training.global_batch)
-    return planned(dataset, index, recipe, recipe.training.global_batch).steps
+    return plan_first_epoch(dataset, index, recipe, recipe.training.global_batch).steps
 
 
 def time_here(recipe: Recipe, dataset: Dataset) -> str:
@@ -55,14 +55,14 @@ def seconds_a_step(recipe: Recipe) -> float:
         known = float(json.loads(file.read_text()))
         if known > 0 and 0 <= time.time() - file.stat().st_mtime < _KEPT:
             return known
-    seconds = measured(recipe)
+    seconds = measure_step(recipe)
     with contextlib.suppress(OSError, SegmenterError):  # it is measured again
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(seconds).encode())
     return seconds
 
 
-def measured(recipe: Recipe) -> float:
+def measure_step(recipe: Recipe) -> float:
     """Return the seconds of a training step, timed for some ten seconds.
 
     Raises:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import LabelError, RasterError, SegmenterError
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import Encoding, packed
+from segmenter.grid.labels import Encoding, pack_colours
 from segmenter.raster import KnownRasters, LabelRaster, RasterInfo, open_raster
 
 from ..contents import in_turn, pieces
@@ -141,7 +141,9 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
         shape = infos[path].size.at_most(_PALETTE)
         with suppress(RasterError):  # a damaged file, which is left out
             with LabelRaster(root / path) as codes, LabelRaster(root / path, expand_palette=True) as shown:
-                raw, colours = (packed(each.stored(shape=shape)[0]).reshape(-1) for each in (codes, shown))
+                raw, colours = (
+                    pack_colours(each.stored(shape=shape)[0]).reshape(-1) for each in (codes, shown)
+                )
             for code, at in zip(*(each.tolist() for each in np.unique(raw, return_index=True)), strict=True):
                 seen.setdefault(code, set()).add(int(colours[at]))
     if bands:
@@ -182,15 +184,15 @@ def tally_of(label: LabelRaster) -> Tally:
     counts, void = Counter[int](), 0
     for window in pieces(label.info.size):
         raw, blank = label.stored(window)
-        values = packed(raw) if blank is None else packed(raw)[~blank]
+        values = pack_colours(raw) if blank is None else pack_colours(raw)[~blank]
         if values.dtype.kind == "f" and (values != np.rint(values)).any():
             raise LabelError(label.info.path, expected="whole numbers as codes", got="fractions")
-        counts.update(_counted(values))
+        counts.update(_count_values(values))
         void += 0 if blank is None else int(blank.sum())
     return dict(counts), void
 
 
-def _counted(values: NDArray[Any]) -> dict[int, int]:
+def _count_values(values: NDArray[Any]) -> dict[int, int]:
     """Return the pixels of each value; bytes are counted without sorting them."""
     if values.dtype == np.uint8:
         counts = np.bincount(values.reshape(-1), minlength=256)
@@ -242,7 +244,7 @@ def whereabouts(
         with suppress(SegmenterError):  # a finding of the check
             with files.label(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
                 shape = raster.info.size.at_most(_THUMB)
-                held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * GREY))
+                held = np.isin(pack_colours(raster.stored(shape=shape)[0]), (value, value * GREY))
             if not held.any():
                 return np.zeros(5, np.int64)
             void, dark, bands = np.zeros_like(held), np.ones_like(held), 0

@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Size
 from segmenter.raster import RasterSpec, write_raster
 
 from .canvas import Canvas, Cover, Pattern, Points, Season, Sun, Surface, rectangle
-from .make import made_whole, refuse_to_overwrite
+from .make import make_whole, refuse_to_overwrite
 from .scene import Camera
 from .town import Site
 
@@ -80,7 +80,7 @@ def make_demo(root: Path, *, seed: int) -> list[Path]:
     images = [root / "images" / f"{name}.tif" for name in names]
     labels = [root / "labels" / f"{name}.tif" for name in names]
     refuse_to_overwrite([*images, *labels])
-    with made_whole(root) as aside:
+    with make_whole(root) as aside:
         for number, name in enumerate(Bar(names, desc="making scenes", unit="scene")):
             key = [seed, zlib.crc32(b"demo"), number]
             image, codes = _scene(_parks(number), np.random.default_rng(np.random.SeedSequence(key)))

@@ -123,7 +123,7 @@ def make_potsdam(
     _in_range("size", size, 1, 20_000)
     names = potsdam_names(scenes)
     refuse_to_overwrite([p for name in names for p in _potsdam_files(root, name, padded_names).values()])
-    with made_whole(root) as aside:
+    with make_whole(root) as aside:
         for name in Bar(names, desc="making Potsdam-like scenes", unit="scene"):
             _write_potsdam_scene(_potsdam_files(aside, name, padded_names), name, seed, Size(size, size))
     return [_potsdam_files(root, name, padded_names)["2_Ortho_RGB"] for name in names]
@@ -208,7 +208,7 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
     images = [root / "train" / "images" / f"{n:0{digits}d}.tif" for n in range(1, scenes + 1)]
     labels = [root / "train" / "labels" / f"{path.stem}.png" for path in images]
     refuse_to_overwrite([*images, *labels])
-    with made_whole(root) as aside:
+    with make_whole(root) as aside:
         for number, pair in enumerate(
             zip(Bar(images, desc="making tiles", unit="tile"), labels, strict=True), start=1
         ):
@@ -254,7 +254,7 @@ def refuse_to_overwrite(paths: Sequence[Path]) -> None:
 
 
 @contextlib.contextmanager
-def made_whole(root: Path) -> Iterator[Path]:
+def make_whole(root: Path) -> Iterator[Path]:
     """Yield a temporary folder; move its files to the same places below `root` if no error occurs.
 
     Its name is hidden, so that datasets ignore leftovers of a killed process; the next call removes these.

@@ -115,20 +115,20 @@ def _greenhouses(town: Town, parcel: Points) -> None:
     frame = _frame(parcel)
     for along, across in product(np.arange(-36.0, 37, 24), np.arange(-36.0, 37, 12)):
         house = frame.part(float(along), float(across), 21.0, 9.0)
-        _built(town, house, _GLASS_HOUSE, Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03))
+        _build(town, house, _GLASS_HOUSE, Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03))
 
 
 def _sports(town: Town, parcel: Points) -> None:
     _meadow(town, parcel)
     frame = _frame(parcel)
     for length, width, kind in ((86.0, 52.0, _TRACK), (66.0, 34.0, _FIELD)):
-        _built(town, frame.part(0, 0, length, width), kind, Pattern("rows", 6.0, 0.05, frame.angle))
+        _build(town, frame.part(0, 0, length, width), kind, Pattern("rows", 6.0, 0.05, frame.angle))
 
 
 def _airfield(town: Town, parcel: Points) -> None:
     _meadow(town, parcel)
     runway = _frame(parcel).part(0, 0, 95.0, 34.0)
-    _built(town, runway, _RUNWAY, Pattern("slabs", 5.0, 0.05, runway.angle))
+    _build(town, runway, _RUNWAY, Pattern("slabs", 5.0, 0.05, runway.angle))
 
 
 _Kind = tuple[Cover, tuple[float, float, float, float]]
@@ -138,7 +138,7 @@ _FIELD: _Kind = (Cover.SPORTS, (0.22, 0.42, 0.18, 0.5))
 _RUNWAY: _Kind = (Cover.AIRPORT, (0.34, 0.34, 0.35, 0.36))
 
 
-def _built(town: Town, site: Site, kind: _Kind, pattern: Pattern) -> None:
+def _build(town: Town, site: Site, kind: _Kind, pattern: Pattern) -> None:
     cover, colour = kind
     town.canvas.paint(site.outline(), Surface(np.array(colour, np.float32), pattern), cover, town.rng)
 

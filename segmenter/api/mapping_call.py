@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError
-from segmenter.base.options import given_by_python, option, taken
+from segmenter.base.options import build_options, given_by_python, option
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.gis.finisher import Styles
 from segmenter.extras.vectors.mapped import NoteStalePolygons, PolygonFile
@@ -112,14 +112,18 @@ def mapping_call(
     Raises:
         DatasetError: values are invalid or exclude each other.
     """
-    place, pictures, polygons = taken(_Place, given), taken(Pictures, given), taken(PolygonFile, given)
-    quicklook = taken(Quicklook, given)
+    place, pictures, polygons = (
+        build_options(_Place, given),
+        build_options(Pictures, given),
+        build_options(PolygonFile, given),
+    )
+    quicklook = build_options(Quicklook, given)
     finishers: list[Finisher] = [quicklook] if quicklook.quicklook else []
-    finishers.append(taken(Styles, given))
+    finishers.append(build_options(Styles, given))
     finishers.append(pictures if pictures.pictures else RemoveStalePictures())
     finishers.append(polygons if polygons.vectors is not None else NoteStalePolygons())
     uploads, folder = _destination(output, place.work)
-    request = taken(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))
+    request = build_options(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))
     return MappingCall(request, tuple(finishers), place.cluster, uploads)
 
 

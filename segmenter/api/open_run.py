@@ -25,7 +25,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import KeptModels
 from segmenter.mapping.request.map_request import Computing
 from segmenter.mapping.session import MappingResult, output_folder
-from segmenter.runs.ensemble import AnyRun, joined, members
+from segmenter.runs.ensemble import AnyRun, join_runs, members
 from segmenter.runs.run import RUN_FILE, load_run
 from segmenter.runs.score_files import BEST_FILES
 
@@ -158,7 +158,7 @@ class OpenRun:
             SegmenterError: an option is invalid, the run is incomplete, or a device lacks memory.
         """
         insist = bool(options.pop("insist", False))
-        asked = keyword_call(self.paths, ["image"], "maps", _checked(options, probabilities))
+        asked = keyword_call(self.paths, ["image"], "maps", _check_options(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
         result = result_array(shape, len(self.classes), probabilities, out)
         batches = result if len(shape) == 3 else result[np.newaxis]
@@ -241,7 +241,7 @@ def open_run(run: Paths, *more: Paths) -> OpenRun:
     Raises:
         CheckpointError: a directory is no run, has no weights or is damaged, or runs do not fit.
     """
-    opened = joined([load_run(Path(path).expanduser()) for path in (run, *more)])
+    opened = join_runs([load_run(Path(path).expanduser()) for path in (run, *more)])
     for member in members(opened):
         member.weights_file()
     return OpenRun(opened)
@@ -251,7 +251,7 @@ def _run_text(path: Path) -> bytes:
     return read_regular(path / RUN_FILE)
 
 
-def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mapping[str, Any]:
+def _check_options(options: Mapping[str, Any], probabilities: Probabilities) -> Mapping[str, Any]:
     """Return prediction options converted to those of `predict.py`.
 
     Raises:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from segmenter.api.tiles import Tiles
 from segmenter.api.values import whole_number
 from segmenter.base.errors import DatasetError
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import align_table
 from segmenter.config.sampling import SamplingConfig
 from segmenter.sampling import Plan, Rules, held_by_rows, part_table, planned_rows
 from segmenter.sampling.forecast import Forecast, holds
@@ -206,7 +206,7 @@ class RandomBatches:
         ]
         how = "exactly" if self.exact else "simulated"
         title = f"a random batch of {self.tiles} tiles, {how}, of the {len(self.classes)} classes"
-        table = aligned(("batch", "holds all", "holds on average"), rows, left=0)
+        table = align_table(("batch", "holds all", "holds on average"), rows, left=0)
         return "\n".join([f"{title}:", *(f"  {line}" for line in table)])
 
 

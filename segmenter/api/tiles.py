@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from segmenter.api.values import whole_number
 from segmenter.base.errors import DatasetError
-from segmenter.base.terminal import aligned, listening
+from segmenter.base.terminal import align_table, listening
 from segmenter.config.reading import default_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.colours import default_colours
@@ -71,7 +71,7 @@ class Tiles:
         held = holds(self.counts, least).sum(axis=0)
         pixels = self.counts.sum(axis=0)
         rows = [(name, str(n), str(m)) for name, n, m in zip(self.classes, held, pixels, strict=True)]
-        table = aligned(("class", f"tiles with ≥ {least} px", "pixels"), rows)
+        table = align_table(("class", f"tiles with ≥ {least} px", "pixels"), rows)
         return "\n".join([title, *(f"  {line}" for line in table), *self.warnings])
 
 
@@ -190,7 +190,7 @@ def class_map(classes: Classes) -> ClassMap:
 def _dataset(
     scenes: Scenes, classes: Classes | None, split: Split, bands: Sequence[int] | None, cache: Paths | None
 ) -> Dataset:
-    dataset = _listed(scenes, classes, split)
+    dataset = _list_scenes(scenes, classes, split)
     if not dataset.of(split):
         raise DatasetError("scenes", expected=f"some of the split {split}, there are none")
     if bands is not None:
@@ -198,7 +198,7 @@ def _dataset(
     return dataset if cache is None else replace(dataset, cache=Path(cache))
 
 
-def _listed(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
+def _list_scenes(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
     if isinstance(scenes, Dataset):
         if classes is not None:
             raise DatasetError("classes", "a dataset has its own", remedy="leave them out")
@@ -207,7 +207,7 @@ def _listed(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
         raise DatasetError(
             "classes", expected='names with their codes in the label files, as {"water": 0}', got="none"
         )
-    listed = _told_apart([_scene(each, split) for each in scenes])
+    listed = _unique_scenes([_scene(each, split) for each in scenes])
     if not listed:
         raise DatasetError("scenes", expected="pairs of an image and its label", got="none")
     folders = [
@@ -218,7 +218,7 @@ def _listed(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
     return Dataset(root.name or "scenes", root, listed, own_classes)
 
 
-def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
+def _unique_scenes(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
     """Return scenes with unique names: repeated names are replaced by file paths."""
     names = Counter(scene.name for scene in scenes)
     return tuple(each if names[each.name] == 1 else replace(each, name=str(each.image)) for each in scenes)

@@ -22,18 +22,18 @@ def has_query(address: str) -> bool:
     return address.startswith(("http://", "https://")) or "/vsicurl" in address
 
 
-def masked(address: str) -> str:
+def mask_secrets(address: str) -> str:
     """Return an address without user, password and query, which may contain signatures and keys."""
     shown = _USER.sub("", address)
     return _QUERY.sub("", shown) if has_query(shown) else shown
 
 
 def masked_text(text: str) -> str:
-    """Return a foreign text (an error message, say) with every address in it `masked`."""
+    """Return a foreign text (an error message, say) with the secrets of every address in it masked."""
     return _IN_TEXT.sub(r"\1", _USER.sub("", text))
 
 
-def joined(address: str, name: str) -> str:
+def join_address(address: str, name: str) -> str:
     """Return the address of a relative POSIX path below another address; a query (signature) stays last."""
     if not has_query(address):
         return f"{address.rstrip('/')}/{name}"

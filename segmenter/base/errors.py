@@ -74,7 +74,7 @@ def plain(text: str) -> str:
     return "".join(shown)
 
 
-def shortened(text: str, most: int = 300) -> str:
+def shorten(text: str, most: int = 300) -> str:
     """Return the beginning and the end of a quoted text: foreign text may have any length."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
 
@@ -84,7 +84,7 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
+def group_lines(texts: Iterable[str], most: int = 3) -> list[str]:
     """Group lines of the form `FILE: message`; one message about more than `most` files becomes one line.
 
     Messages that differ only in names of files with the stem of their own are one: it becomes `{stem}`.

@@ -26,7 +26,7 @@ VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
 """Endings of files of polygons."""
 
 
-def composed(text: str) -> str:
+def compose_accents(text: str) -> str:
     """Return a text with each accent in its letter (NFC); names from macOS archives have them apart (NFD)."""
     return unicodedata.normalize("NFC", text)
 
@@ -247,7 +247,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         SegmenterError: the folder is missing or not writable (OutputError if the disk is full).
     """
     try:
-        handle, aside = _made_aside(path)
+        handle, aside = _make_aside(path)
     except OSError as error:
         kind = OutputError if error.errno in FULL else SegmenterError
         raise kind(path, f"cannot write there: {error.strerror}") from None
@@ -283,7 +283,7 @@ def folder_aside(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _made_aside(path: Path) -> tuple[int, Path]:
+def _make_aside(path: Path) -> tuple[int, Path]:
     """Make, lock and return a temporary file beside a path; remove those that killed calls left.
 
     Names are numbered, so that leftovers are met without listing the folder, which may have many files.
@@ -293,9 +293,9 @@ def _made_aside(path: Path) -> tuple[int, Path]:
     """
     for number in itertools.count():
         aside, further = (path.with_name(f".{path.name}.{n:08d}") for n in (number, number + 1))
-        if not _removed(aside):
+        if not _remove_leftover(aside):
             continue
-        _removed(further)  # of two calls at once that were killed
+        _remove_leftover(further)  # of two calls at once that were killed
         with contextlib.suppress(FileExistsError):  # another process was faster
             handle = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             if _hold(handle) and _names(aside, handle):
@@ -309,7 +309,7 @@ def remove_killed(path: Path) -> None:
     start = f".{path.name}."
     for left in path.parent.glob(f"{glob.escape(start)}*"):
         if _LETTERS.fullmatch(left.name.removeprefix(start)):
-            _removed(left)
+            _remove_leftover(left)
 
 
 def _hold(handle: int) -> bool:
@@ -334,10 +334,10 @@ def _names(path: Path, handle: int) -> bool:
         return False
 
 
-def _removed(left: Path) -> bool:
+def _remove_leftover(left: Path) -> bool:
     """Return whether a path is free, after a killed call's file or folder was removed from it."""
     try:
-        with opened(left, os.O_RDONLY | os.O_NONBLOCK) as handle:
+        with open_descriptor(left, os.O_RDONLY | os.O_NONBLOCK) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _names(left, handle):
                 return False
@@ -438,7 +438,7 @@ def special(status: os.stat_result) -> bool:
 
 
 @contextlib.contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
+def open_descriptor(path: Path, flags: int) -> Iterator[int]:
     """Open a file with `os.open`'s flags and yield its descriptor; refuse symbolic links."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
@@ -453,11 +453,11 @@ def sync(path: Path) -> None:
     Until then a rename exists only in memory.
     """
     if not path.is_dir():
-        with opened(path, os.O_RDONLY) as handle:
+        with open_descriptor(path, os.O_RDONLY) as handle:
             os.fsync(handle)
         return
     # Some network file systems cannot, and do it at once anyway.
-    with opened(real(path), os.O_RDONLY) as handle, contextlib.suppress(OSError):
+    with open_descriptor(real(path), os.O_RDONLY) as handle, contextlib.suppress(OSError):
         os.fsync(handle)
 
 

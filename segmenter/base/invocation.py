@@ -35,7 +35,7 @@ def invocation(tool: str) -> str:
     return f"python {script}" if _in_clone() and (_CLONE / script).is_file() else f"{COMMAND} {tool}"
 
 
-def typed(path: Path) -> str:
+def quote_path(path: Path) -> str:
     """Return a path as it is typed in a command: in quotes if it has a blank, say."""
     return plain(shlex.quote(str(path)))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from segmenter.base.errors import DatasetError, SegmenterError, failing, plain, shortened
+from segmenter.base.errors import DatasetError, SegmenterError, failing, plain, shorten
 from segmenter.base.files import FileLock, make_folder, read_regular, write_whole
 from segmenter.base.sealed import unsealed_text
 from segmenter.base.terminal import say
@@ -56,7 +56,7 @@ class KeyedFolder:
         try:
             return read(path)
         except damage as error:
-            why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
+            why = plain(shorten((str(error).splitlines() or [type(error).__name__])[0]))
             say(f"{path}: damaged, it is made anew ({why})", aside=True)
             return None
 

@@ -22,7 +22,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from segmenter.base.addresses import masked
+from segmenter.base.addresses import mask_secrets
 from segmenter.base.errors import DatasetError
 from segmenter.base.invocation import ToolParser
 
@@ -213,7 +213,9 @@ class Option:
 def local_text(text: str) -> str:
     """Return a path or pattern of local files; refuse an address, which would be a folder called `s3:`."""
     if "://" in text:
-        raise argparse.ArgumentTypeError(f"expected a path on this machine, got the address {masked(text)}")
+        raise argparse.ArgumentTypeError(
+            f"expected a path on this machine, got the address {mask_secrets(text)}"
+        )
     return text
 
 
@@ -271,7 +273,7 @@ def add_options(parser: ToolParser, *kinds: type, titles: Iterable[str] = ()) ->
     return parser
 
 
-def taken(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
+def build_options(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
     """Build a dataclass from parsed options; missing values get the default.
 
     A dataclass within it has its default if none of its options is given.
@@ -279,15 +281,15 @@ def taken(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
     for name, part in _parts(kind).items():
         if not isinstance(part, Option):
             if any(given[each.name] is not None for each in options_of(part)):
-                more[name] = taken(part, given)
+                more[name] = build_options(part, given)
         elif (value := given[name]) is not None:
             more[name] = tuple(value) if isinstance(value, list) else value
     return kind(**more)
 
 
-def parsed(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None) -> Kind:
+def parse_options(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None) -> Kind:
     """Parse a command line whose options a dataclass declares; end the process with code 2 on an error."""
-    return taken(kind, vars(parser.parse_args(arguments)))
+    return build_options(kind, vars(parser.parse_args(arguments)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +336,7 @@ def parsed_command(
     """Parse a command line; return what runs its command and returns the exit code."""
     given = vars(parser.parse_args(arguments))
     command = commands[given["command"]]
-    return partial(command.run, taken(command.options, given))
+    return partial(command.run, build_options(command.options, given))
 
 
 def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:

@@ -13,13 +13,13 @@ import re
 import zlib
 from typing import Any
 
-from segmenter.base.errors import shortened
+from segmenter.base.errors import shorten
 
 _SEAL = re.compile(rb',\s*"crc": "([0-9a-f]{8})"\s*\}\s*\Z')
 _LONGEST_SEAL = 64
 
 
-def sealed(text: str) -> str:
+def seal(text: str) -> str:
     """Return the text of a non-empty JSON object with its checksum as the last entry."""
     body, end = text.rstrip(), "}"
     body = body.removesuffix("}")
@@ -41,7 +41,7 @@ def unsealed_text(text: bytes) -> bytes | None:
     return body + b"}" if zlib.crc32(body) == int(seal[1], 16) else None
 
 
-def unsealed(text: bytes) -> dict[str, Any] | None:
+def unseal(text: bytes) -> dict[str, Any] | None:
     """Return the JSON object of a sealed text; None if it is damaged or has no checksum."""
     whole = unsealed_text(text)
     return None if whole is None else json_object(whole)
@@ -68,6 +68,6 @@ def digest(facts: object, digits: int = 32) -> str:
 
 def other_format(expected: int, got: object) -> str:
     """Return the error message for a file of another format version."""
-    got_text = "none" if got is None else shortened(repr(got))
+    got_text = "none" if got is None else shorten(repr(got))
     written = "written by another version of this program, use that one"
     return f"expected format {expected}, got {got_text}: {written}"

@@ -90,7 +90,7 @@ def unsafe(text: str) -> str | None:
     return None if found is None else _escape(found)
 
 
-def escaped(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return text for printing with unsafe characters escaped: file names may contain any character."""
     if _UNSAFE.search(text) is None:
         return text
@@ -107,7 +107,7 @@ def terminal_width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
-def padded(text: str, width: int) -> str:
+def pad_text(text: str, width: int) -> str:
     """Return a text padded with spaces to `width` columns."""
     return text + " " * (width - terminal_width(text))
 
@@ -117,7 +117,7 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def folded(line: str, width: int) -> str:
+def fold_line(line: str, width: int) -> str:
     """Return a line, broken between words if it is wider than `width` columns.
 
     What follows is indented as the line is, below the second column of a list, or by four. What stands in
@@ -138,7 +138,7 @@ def folded(line: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def aligned(
+def align_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ", *, left: int = 1
 ) -> list[str]:
     """Return the lines of a table.
@@ -156,12 +156,12 @@ def _table(heads: Sequence[Sequence[str]], lines: Sequence[Sequence[str]], gap: 
 
     def cell(text: str, column: int) -> str:
         width = widths[column]
-        return padded(text, width) if column < left else " " * (width - terminal_width(text)) + text
+        return pad_text(text, width) if column < left else " " * (width - terminal_width(text)) + text
 
     return [gap.join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines]
 
 
-def fitted(
+def fit_table(
     head: Sequence[str],
     rows: Iterable[Sequence[str]],
     gap: str = "  ",
@@ -177,11 +177,11 @@ def fitted(
         room: columns of the terminal; None: as they are, without a limit where stdout is no terminal.
     """
     lines, room = [head, *rows], columns() if room is None else room
-    whole = aligned(head, lines[1:], gap, left=left)
+    whole = align_table(head, lines[1:], gap, left=left)
     if room is None or max(map(terminal_width, whole)) <= room:
         return whole
     cells = [max(map(terminal_width, each), default=0) for each in zip(*lines[1:], strict=True)]
-    stacked = [_stacked(text, width) for text, width in zip(head, cells or [0] * len(head), strict=True)]
+    stacked = [_stack_head(text, width) for text, width in zip(head, cells or [0] * len(head), strict=True)]
     widths = [max(width, *map(len, texts)) for width, texts in zip(cells, stacked, strict=False)]
     parts, used = [[0]], 0
     for column in range(1, len(widths)):
@@ -196,7 +196,7 @@ def fitted(
     return found
 
 
-def _stacked(text: str, width: int) -> list[str]:
+def _stack_head(text: str, width: int) -> list[str]:
     """Return the head of a column as lines of its cells' width, or of its longest word."""
     longest = max(map(len, text.split()), default=1)
     return textwrap.wrap(text, max(width, longest, 1)) or [""]
@@ -252,11 +252,11 @@ class Enduring:
 
     def write(self, text: str) -> int:
         with self._going_on():
-            shown = escaped(text)
+            shown = escape_text(text)
             # A text behind another on its line, and a bar that redraws its line, stay as they are.
             if self._on_terminal and not (self.answers or self._begun or "\r" in shown or "\x1b" in shown):
                 width = shutil.get_terminal_size().columns
-                shown = "\n".join(folded(line, width) for line in shown.split("\n"))
+                shown = "\n".join(fold_line(line, width) for line in shown.split("\n"))
             self._begun = not text.endswith("\n") and (self._begun or text != "")
             self._stream.write(_MARKED.sub(_in_colour, shown) if self._coloured else shown)
         return len(text)

@@ -66,11 +66,11 @@ def in_threads(
             yield from spread(items)
             return
         yield from spread(items[:_TRIED])  # what is loaded at first is not timed
-        threaded = yield from _timed(spread(items[_TRIED : 2 * _TRIED]))
+        threaded = yield from _time_results(spread(items[_TRIED : 2 * _TRIED]))
         if threaded > _TRIED * _QUICK:
             yield from spread(items[2 * _TRIED :])
             return
-        alone = yield from _timed(map(work, items[2 * _TRIED : 3 * _TRIED]))
+        alone = yield from _time_results(map(work, items[2 * _TRIED : 3 * _TRIED]))
         rest = items[3 * _TRIED :]
         yield from map(work, rest) if alone <= threaded * _AS_FAST else spread(rest)
 
@@ -88,7 +88,7 @@ def in_threads(
                 future.cancel()
 
 
-def _timed(results: Iterable[Result]) -> Generator[Result, None, float]:
+def _time_results(results: Iterable[Result]) -> Generator[Result, None, float]:
     """Yield results and return the seconds that they took."""
     begun = time.perf_counter()
     yield from results

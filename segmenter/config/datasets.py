@@ -17,9 +17,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from segmenter.base.addresses import is_address, masked
-from segmenter.base.errors import shortened
-from segmenter.base.files import composed, is_vector
+from segmenter.base.addresses import is_address, mask_secrets
+from segmenter.base.errors import shorten
+from segmenter.base.files import compose_accents, is_vector
 from segmenter.config.sections import Section, about, kinds_of, setting
 from segmenter.config.splits import BlocksConfig as BlocksConfig
 from segmenter.config.splits import FolderSplit as FolderSplit
@@ -109,7 +109,7 @@ class Located(Section):
     @field_serializer("root", check_fields=False)
     def _without_secrets(self, root: str) -> str:
         """Return the root without signature and password, as it is written to runs and other files."""
-        return masked(root) if is_address(root) else root
+        return mask_secrets(root) if is_address(root) else root
 
 
 class PathGsd(Section):
@@ -381,14 +381,17 @@ class VectorLabels(Section):
 _COMPARED = ("images", "grid", "labels", "classes", "split", "vector")
 
 
-def _composed(value: Any) -> Any:
+def _compose_texts(value: Any) -> Any:
     """Return a part of a recipe with each text composed."""
     if isinstance(value, dict):
         fields = ("attribute", "layer")
-        return {_composed(key): each if key in fields else _composed(each) for key, each in value.items()}
+        return {
+            _compose_texts(key): each if key in fields else _compose_texts(each)
+            for key, each in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [_composed(each) for each in value]
-    return composed(value) if isinstance(value, str) else value
+        return [_compose_texts(each) for each in value]
+    return compose_accents(value) if isinstance(value, str) else value
 
 
 class FolderConfig(Located):
@@ -494,7 +497,7 @@ class FolderConfig(Located):
         """Compose names that are compared with those of files; places are taken as they are."""
         if not isinstance(data, dict):
             return data
-        return {key: _composed(value) if key in _COMPARED else value for key, value in data.items()}
+        return {key: _compose_texts(value) if key in _COMPARED else value for key, value in data.items()}
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -504,7 +507,7 @@ class FolderConfig(Located):
             raise PydanticCustomError(
                 "classes",
                 "expected a list of classes, each as {form}, got {value}",
-                {"form": "{name: forest, code: 1}", "value": shortened(repr(value), 80)},
+                {"form": "{name: forest, code: 1}", "value": shorten(repr(value), 80)},
             )
         return value
 

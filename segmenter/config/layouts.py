@@ -11,12 +11,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.addresses import is_address, masked
-from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.addresses import is_address, mask_secrets
+from segmenter.base.errors import ConfigError, shorten
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import DatasetConfig, FolderConfig, Naic2020Config, PotsdamConfig
 from segmenter.grid.colours import default_colours
-from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, unpacked
+from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, unpack_colour
 from segmenter.grid.scenes import Layout
 
 _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
@@ -92,12 +92,12 @@ def pattern_regex(pattern: str, setting: str, classes: Collection[str] = ()) -> 
     """
     drive = re.match(r"[A-Za-z]:", pattern)
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or drive or is_address(pattern):
-        raise ConfigError(setting, expected="a pattern below dataset.root", got=masked(pattern))
+        raise ConfigError(setting, expected="a pattern below dataset.root", got=mask_secrets(pattern))
     if len(WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
         raise ConfigError(
             setting,
             expected=f"at most {_MOST_WILD} * and {{names}}, with text between them",
-            got=shortened(pattern),
+            got=shorten(pattern),
         )
     parts: list[str] = []
     names: set[str] = set()
@@ -165,10 +165,12 @@ def class_map(config: FolderConfig) -> ClassMap:
         )
         for i, c in enumerate(config.classes)
     )
-    return ClassMap(classes, "colours" if config.encoding == "colours" else "codes", tuple(_ignored(config)))
+    return ClassMap(
+        classes, "colours" if config.encoding == "colours" else "codes", tuple(_ignored_values(config))
+    )
 
 
-def _ignored(config: FolderConfig) -> list[int | Colour]:
+def _ignored_values(config: FolderConfig) -> list[int | Colour]:
     values: list[int | Colour] = []
     for i, value in enumerate(config.ignore):
         where = f"dataset.ignore.{i}"
@@ -186,4 +188,4 @@ def parse_colour(value: int | str, where: str) -> Colour:
     digits = str(value).removeprefix("#")
     if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
         raise ConfigError(where, expected="a colour as '#rrggbb', in quotes", got=f"{value!r}")
-    return unpacked(int(digits, 16))
+    return unpack_colour(int(digits, 16))

@@ -20,8 +20,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from segmenter.base.errors import ConfigError, extended_error, shortened
-from segmenter.base.invocation import invocation, recipes_hint, typed
+from segmenter.base.errors import ConfigError, extended_error, shorten
+from segmenter.base.invocation import invocation, quote_path, recipes_hint
 from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import MAX_NAME, Recipe
@@ -57,7 +57,7 @@ class _PlainLoader(yaml.SafeLoader):
                 raise _wrong("expected a text as key", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if key in mapping:
-                raise _wrong(f"key {shortened(str(key))} occurs twice", key_node.start_mark)
+                raise _wrong(f"key {shorten(str(key))} occurs twice", key_node.start_mark)
             mapping[key] = self.construct_object(value, deep=deep)
         return mapping
 
@@ -110,7 +110,7 @@ def read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        where = shortened(str(path))
+        where = shorten(str(path))
         raise ConfigError(where, f"cannot read the recipe: {why}", remedy=_instead(path)) from None
 
 
@@ -118,7 +118,7 @@ def _instead(path: Path) -> str:
     """Return what may have been meant by the path of a recipe that cannot be read."""
     with suppress(OSError):
         if path.is_dir():
-            return f"for a folder of images and labels: {invocation('start')} {typed(path)}"
+            return f"for a folder of images and labels: {invocation('start')} {quote_path(path)}"
         beside = path.with_suffix(".yaml")
         if path.suffix != ".yaml" and beside.is_file():
             return f"the recipe is {beside}"
@@ -138,9 +138,9 @@ def parse(text: str, where: str) -> Any:
         _refuse_bare_colours(text)
         return yaml.load(text, _PlainLoader)
     except (RecursionError, ValueError) as error:  # nested too deep; a number of thousands of digits
-        raise ConfigError(where, f"not valid YAML: {shortened(str(error))}") from None
+        raise ConfigError(where, f"not valid YAML: {shorten(str(error))}") from None
     except yaml.YAMLError as error:
-        why = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
+        why = shorten(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
         hint = "; what begins with & or * needs quotes" if "an alias" in why or "an anchor" in why else ""
         hint = "; indent with spaces, not tabs" if "'\\t'" in why else hint
         raise ConfigError(where, f"not valid YAML: {why}{hint}") from None
@@ -196,7 +196,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _kind(data: Any) -> str:
-    return "a list" if isinstance(data, list) else shortened(repr(data))
+    return "a list" if isinstance(data, list) else shorten(repr(data))
 
 
 def with_deals(recipe: Recipe, deals: Deals) -> Recipe:
@@ -287,7 +287,7 @@ def _override(data: dict[str, Any], override: str) -> None:
 
 def _explain(error: ErrorDetails, where: str) -> ConfigError:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
-    full = [shortened(str(part)) for part in error["loc"]]
+    full = [shorten(str(part)) for part in error["loc"]]
     tags = (*_KINDS, *_ONE_OF, *(_WORDS if "metres_per_pixel" in full else ()))
     location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
@@ -306,14 +306,14 @@ def _explain(error: ErrorDetails, where: str) -> ConfigError:
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
         kinds = ", ".join(MODEL_KINDS if dotted == "model" else DATASET_KINDS)
-        return ConfigError(f"{place}.kind", expected=kinds, got=shortened(str(kind)))
+        return ConfigError(f"{place}.kind", expected=kinds, got=shorten(str(kind)))
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     message = message.replace("valid tuple", "list").replace("valid string", "text (a number in quotes)")
     unit = unit_of(section, location[-1]) if location else ""
     message = f"{message[:1].lower()}{message[1:]}" + (f" ({unit})" if unit else "")
     # A whole section as the culprit would bury the message.
-    given = "" if "got" in message or _is_long(error["input"]) else shortened(repr(error["input"]))
+    given = "" if "got" in message or _is_long(error["input"]) else shorten(repr(error["input"]))
     wrong, _, got = message.partition(", got ")
     name = "expected" if wrong.startswith("expected ") else "fault"
     return ConfigError(place, **{name: wrong.removeprefix("expected ")}, got=got or given or ...)

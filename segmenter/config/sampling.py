@@ -156,7 +156,7 @@ class SamplingConfig(Section):
             raise _refusal("per_replica", "best_effort or off", self.method, "guarantee")
         for key, method in _USED_BY.items():
             if self.method != method and self._is_set(key):
-                raise _unused(key, f"method: {method}", self.method)
+                raise _unused_error(key, f"method: {method}", self.method)
         return self
 
     @model_validator(mode="after")
@@ -169,16 +169,18 @@ class SamplingConfig(Section):
                 {"got": self.coverage},
             )
         if self._is_set("lift") and not by_rarity:
-            raise _unused("lift", "quota: rarity", self.quota)
+            raise _unused_error("lift", "quota: rarity", self.quota)
         if self._is_set("rare_temperature") and not by_rarity and self.method != "rare_class":
-            raise _unused("rare_temperature", "method: rare_class or sampling.quota: rarity", self.method)
+            raise _unused_error(
+                "rare_temperature", "method: rare_class or sampling.quota: rarity", self.method
+            )
         return self
 
     def _is_set(self, key: str) -> bool:
         return bool(getattr(self, key) != type(self).model_fields[key].default)
 
 
-def _unused(key: str, expected: str, got: str) -> PydanticCustomError:
+def _unused_error(key: str, expected: str, got: str) -> PydanticCustomError:
     return PydanticCustomError(
         f"sampling.{key}",
         "expected sampling.{expected} with it, got {got}: it would change nothing",

@@ -13,7 +13,7 @@ from typing import Any
 
 from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, usable_cores
-from segmenter.base.terminal import aligned, stderr_held
+from segmenter.base.terminal import align_table, stderr_held
 from segmenter.devices.driver import MachineGpus
 from segmenter.devices.setup import Device, cuda_libraries, processor_model
 from segmenter.devices.strategy import Devices
@@ -194,7 +194,7 @@ def describe_machine(machine: MachineGpus, seen: DetectedGpus, used: Sequence[De
         f"programs    TensorFlow {_tensorflow()} {built}, Keras {version('keras')}",
         f"driver      {machine.driver or 'none'}",
         f"GPUs        {there or 'none'} in the machine{given}, {len(seen.gpus) or 'none'} seen by TensorFlow",
-        *(f"  {line}" for line in (aligned(_HEAD, rows, left=len(_HEAD)) if rows else ())),
+        *(f"  {line}" for line in (align_table(_HEAD, rows, left=len(_HEAD)) if rows else ())),
         f"processor   {processor_model()}: {cores} core{'s' * (cores > 1)}{of_all}, "
         f"{machine_memory() / 2**30:.1f} GiB",
     ]

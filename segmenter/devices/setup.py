@@ -81,7 +81,9 @@ def cuda_libraries() -> str:
 
     TensorFlow may find others than the packages': of the system, or by LD_LIBRARY_PATH.
     """
-    found = {name: loaded_version(*each[:3]) or _packaged(each[3]) for name, each in _LIBRARIES.items()}
+    found = {
+        name: loaded_version(*each[:3]) or _package_version(each[3]) for name, each in _LIBRARIES.items()
+    }
     return ", ".join(f"{name} {number}" for name, number in found.items() if number) or "of the system"
 
 
@@ -110,7 +112,7 @@ def loaded_version(file: str, function: str, digits: tuple[int, int]) -> str:
     return ""
 
 
-def _packaged(name: str) -> str:
+def _package_version(name: str) -> str:
     """Return the version of a Python package with a library of CUDA 12, as far as libraries tell it."""
     with suppress(PackageNotFoundError):
         return ".".join(version(f"nvidia-{name}-cu12").split(".")[:3])
@@ -531,7 +533,7 @@ def _ask_driver() -> list[tuple[str, int]]:
         return []  # the table then lacks a column; nothing depends on it
 
 
-def computed_on(used: Sequence[Device]) -> dict[str, str]:
+def hardware_facts(used: Sequence[Device]) -> dict[str, str]:
     """Return names and values of hardware facts that the last bits of a computation depend on.
 
     Sums are split over threads, and the processor's instructions decide how many numbers are added at once.

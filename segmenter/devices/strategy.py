@@ -14,11 +14,11 @@ from fractions import Fraction
 from typing import Any
 
 from segmenter.base.errors import ConfigError, DeviceError
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines.cluster import Cluster
-from segmenter.devices.machines.workers import Workers, started
-from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
+from segmenter.devices.machines.workers import Workers, start_workers
+from segmenter.devices.setup import Device, hardware_facts, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
 
 _BFLOAT16 = 8, 0
@@ -110,8 +110,8 @@ class Devices:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Hardware facts that the last bits depend on: models, threads (`setup.computed_on`)."""
-        facts = computed_on(self.used)
+        """Hardware facts that the last bits depend on: models, threads (`setup.hardware_facts`)."""
+        facts = hardware_facts(self.used)
         if self.shares:
             facts["shares"] = ", ".join(map(str, self.shares))
         facts |= self.kind.computed_on
@@ -262,7 +262,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
                 expected=f"auto with several workers of {gpus} GPUs",
                 got=config.cross_device,
             )
-        made.append(started(resolved, config, gpus=gpus > 0))
+        made.append(start_workers(resolved, config, gpus=gpus > 0))
 
     used = set_up_devices(config, None, start)
     ((strategy, workers),) = made
@@ -301,14 +301,14 @@ def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
     kind = config.cross_device
     if kind == "auto" and share_a_card(used) and not _rings():
         kind = "reduction_to_one"
-    return mirrored(names, _cross_device(kind, names))
+    return mirrored_strategy(names, _cross_device(kind, names))
 
 
 _GROUPS = itertools.count(0, 100_000)
 """Numbers from which TensorFlow counts the sums of each mirrored strategy."""
 
 
-def mirrored(names: Sequence[str], cross_device: Any = None) -> Any:
+def mirrored_strategy(names: Sequence[str], cross_device: Any = None) -> Any:
     """Return a `MirroredStrategy` whose sums have numbers of their own in this process.
 
     Else a later training of other shapes or on other devices, as of the next fold, would be refused: all
@@ -408,7 +408,7 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
         (d.name, d.model, d.memory or "unknown", str(local), precision)
         for d, local in zip(devices.used, own, strict=True)
     ]
-    lines = fitted(head, rows, left=len(head))
+    lines = fit_table(head, rows, left=len(head))
     if devices.workers.count > 1:
         each = f"{len(devices.used)} device{'s' * (len(devices.used) > 1)}"
         lines.append(

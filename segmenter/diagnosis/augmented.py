@@ -13,7 +13,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import panels_figure
-from segmenter.evaluation.layers import coloured, stretched
+from segmenter.evaluation.layers import colour_ids, stretch_picture
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
@@ -59,7 +59,7 @@ def draw_augmented(recipe: Recipe, dataset: Dataset, path: Path, *, tiles: int =
     columns = [_pictures(row, classes, step) for row in rows]
     captions = ["as it lies", "its label"]
     captions += [text for i in range(1, draws + 1) for text in (f"draw {i}", f"label of draw {i}")]
-    panels = {caption: _stacked([row[i] for row in columns]) for i, caption in enumerate(captions)}
+    panels = {caption: _stack_pictures([row[i] for row in columns]) for i, caption in enumerate(captions)}
     hatched = any(not tile[1].all() or (tile[2] == IGNORE).any() for row in rows for tile in row)
     thinned = f", shown 1:{step}" if step > 1 else ""
     title = f"{len(rows)} training tiles of {index.tile} px{thinned}"
@@ -70,11 +70,13 @@ def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray
     """Return image, label, image, label, …; one contrast stretch for all shows changed brightness."""
     every = slice(None, None, step)
     thin = [(image[every, every], valid[every, every], ids[every, every]) for image, valid, ids in row]
-    images = stretched(_join_tiles(thin, 0), _join_tiles(thin, 1))
+    images = stretch_picture(_join_tiles(thin, 0), _join_tiles(thin, 1))
     width = thin[0][2].shape[1]
     parts = [images[:, i * width : (i + 1) * width] for i in range(len(row))]
     return [
-        panel for part, tile in zip(parts, thin, strict=True) for panel in (part, coloured(tile[2], classes))
+        panel
+        for part, tile in zip(parts, thin, strict=True)
+        for panel in (part, colour_ids(tile[2], classes))
     ]
 
 
@@ -82,7 +84,7 @@ def _join_tiles(tiles: Sequence[Sequence[NDArray[Any]]], part: int) -> NDArray[A
     return np.concatenate([tile[part] for tile in tiles], axis=1)
 
 
-def _stacked(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def _stack_pictures(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Return the pictures as one column, separated by white."""
     gap = np.full((_GAP, *pictures[0].shape[1:]), 255, np.uint8)
     column = np.concatenate([part for picture in pictures for part in (picture, gap)][:-1])

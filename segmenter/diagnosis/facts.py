@@ -29,7 +29,7 @@ from segmenter.diagnosis.data import (
     SamplingFacts,
     Side,
 )
-from segmenter.diagnosis.limits import REPLICAS, limit, planned
+from segmenter.diagnosis.limits import REPLICAS, limit, plan_first_epoch
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.scenes import Dataset
@@ -109,7 +109,7 @@ def diagnose(
         maps_left_out=left_out,
         forecast=_forecast(outlook, batches),
         plans=[
-            _compared(recipe, dataset, index, holds_NK, outlook.classes, batch)
+            _compare_epochs(recipe, dataset, index, holds_NK, outlook.classes, batch)
             for batch in Bar(batches, desc="plans", unit="plan", shown=progress)
         ],
         limit=limits,
@@ -162,7 +162,7 @@ def _curve_sizes() -> list[int]:
 # ------------------------------------------------------------------------- the plan and the shuffle
 
 
-def _compared(
+def _compare_epochs(
     recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools, occurring: Sequence[int], batch: int
 ) -> PlanFacts:
     """Return a comparison of one epoch of the plan with one epoch of a shuffle."""
@@ -170,7 +170,7 @@ def _compared(
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
     beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
     try:
-        result = planned(dataset, index, recipe, batch)
+        result = plan_first_epoch(dataset, index, recipe, batch)
     except DatasetError as error:
         return PlanFacts(batch, str(error), REPLICAS, beside)
     ordered = recipe.sampling.per_replica == "best_effort"
@@ -331,7 +331,7 @@ def _quotas(recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools)
         rules = recipe.sampling.model_copy(update={"method": "plan", "coverage": "relaxed", **amounts})
         changed = recipe.model_copy(update={"sampling": rules})
         try:
-            result = planned(dataset, index, changed, recipe.training.global_batch)
+            result = plan_first_epoch(dataset, index, changed, recipe.training.global_batch)
         except DatasetError:
             return []
         tiles = [result.mean_tiles.get(c, 0.0) for c in range(len(dataset.classes))]

@@ -15,7 +15,7 @@ from segmenter.sampling import Plan, part_table, plan
 from segmenter.sampling.forecast import ClassStatistics, holds, scene_pixels
 from segmenter.tiles.index import TileIndex
 
-__all__ = ["REPLICAS", "limit", "planned"]
+__all__ = ["REPLICAS", "limit", "plan_first_epoch"]
 
 REPLICAS = 4
 """Devices over which a row is assumed to be split: the intended server has four."""
@@ -62,13 +62,13 @@ class _Case:
         return -(-self.tiles // self.batch)
 
 
-def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> Plan:
+def plan_first_epoch(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> Plan:
     """Return the plan of the first epoch at a batch size; a relaxed one if the recipe plans nothing.
 
     Raises:
         DatasetError: the recipe's rules refuse it.
     """
-    recipe = recipe if recipe.sampling.plans_classes else _relaxed(recipe)
+    recipe = recipe if recipe.sampling.plans_classes else _relax_coverage(recipe)
     names = dataset.classes.names
     return plan(
         part_table(index.counts_NK, index.strata, names),
@@ -130,7 +130,7 @@ def _why(case: _Case) -> str:
 def _at_the_recipes_batch(case: _Case) -> str:
     at = f"At the recipe's global batch of {case.batch} an epoch has"
     try:
-        result = planned(case.dataset, case.index, case.recipe, case.batch)
+        result = plan_first_epoch(case.dataset, case.index, case.recipe, case.batch)
     except DatasetError as error:
         return f"At the recipe's global batch of {case.batch} no epoch is planned: {error}."
     steps = counted(result.steps, "step")
@@ -170,7 +170,7 @@ def _batch(case: _Case) -> str:
     text += _rest_of_the_plan(case, need)
     if need > _PRACTICAL_BATCH:
         text += " That is no practical batch: more tiles that hold it are needed."
-    return text + _promised_from(case)
+    return text + _promise_text(case)
 
 
 def _four(number: int) -> int:
@@ -179,9 +179,9 @@ def _four(number: int) -> int:
 
 
 def _rest_of_the_plan(case: _Case, batch: int) -> str:
-    relaxed = _relaxed(case.recipe)
+    relaxed = _relax_coverage(case.recipe)
     try:
-        repeats = planned(case.dataset, case.index, relaxed, batch).coverage_repeats
+        repeats = plan_first_epoch(case.dataset, case.index, relaxed, batch).coverage_repeats
     except DatasetError:
         return "."
     if repeats == 0:
@@ -189,14 +189,14 @@ def _rest_of_the_plan(case: _Case, batch: int) -> str:
     return f"; how the classes fall together costs {counted(repeats, 'repeat')} all the same."
 
 
-def _promised_from(case: _Case) -> str:
+def _promise_text(case: _Case) -> str:
     """Return text on the batch size from which a best-effort class is promised, with repeats."""
-    relaxed = _relaxed(case.recipe)
+    relaxed = _relax_coverage(case.recipe)
     most = case.held * (1 + case.recipe.sampling.max_repeats_per_tile)
     enough = _four(-(-case.tiles // most))
     try:
-        now = planned(case.dataset, case.index, relaxed, case.batch)
-        then = planned(case.dataset, case.index, relaxed, enough)
+        now = plan_first_epoch(case.dataset, case.index, relaxed, case.batch)
+        then = plan_first_epoch(case.dataset, case.index, relaxed, enough)
     except DatasetError:
         return ""
     if case.id in now.best_effort and case.id in then.promised:
@@ -210,7 +210,7 @@ def _of_presence(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"sampling": sampling})
 
 
-def _relaxed(recipe: Recipe) -> Recipe:
+def _relax_coverage(recipe: Recipe) -> Recipe:
     sampling: SamplingConfig = recipe.sampling.model_copy(update={"method": "plan", "coverage": "relaxed"})
     return recipe.model_copy(update={"sampling": sampling})
 
@@ -232,7 +232,7 @@ def _tile_size(case: _Case) -> str:
     if case.held >= case.steps:
         return ""
     side = case.index.tile.height
-    joined_NK = _joined(case.index)
+    joined_NK = _count_blocks(case.index)
     larger = len(joined_NK)
     if 2 * side > _LARGEST_TILE or larger > 0.6 * case.tiles:  # most scenes are hardly larger than a tile
         return ""
@@ -246,7 +246,7 @@ def _tile_size(case: _Case) -> str:
     )
 
 
-def _joined(index: TileIndex) -> NDArray[np.int64]:
+def _count_blocks(index: TileIndex) -> NDArray[np.int64]:
     """Return (blocks, classes): class counts of blocks of 2×2 neighbouring tiles.
 
     For overlapping tiles, the largest of the four counts: a sum would count pixels twice.

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segmenter.base.errors import plain
-from segmenter.base.terminal import columns, fitted
+from segmenter.base.terminal import columns, fit_table
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
 from segmenter.runs.log import LoggedCoverage
 
@@ -40,7 +40,7 @@ def table(diagnosis: Diagnosis, *, everything: bool = True) -> str:
 def _head(diagnosis: Diagnosis) -> str:
     left_out = f", {diagnosis.left_out} left out (min_labelled)" if diagnosis.left_out else ""
     overlap = f" with {diagnosis.overlap_px} px overlap" if diagnosis.overlap_px else ""
-    return _wrapped(
+    return _wrap_line(
         f"{plain(diagnosis.dataset)}, {diagnosis.split}: {diagnosis.scenes} scenes, "
         f"{diagnosis.tiles} tiles of {diagnosis.tile_px} px{overlap}{left_out}; a tile holds a class "
         f"from {diagnosis.min_pixels} pixels on"
@@ -63,7 +63,7 @@ def _classes(diagnosis: Diagnosis) -> str:
     head = ["class", "held by tiles", "of all", "pixels", "of all", "scenes"]
     counts = [(i, n) for i, n in enumerate(diagnosis.tiles_by_classes) if n]
     spread = ", ".join(f"{i}: {_percent(n / tiles, 1)}" for i, n in counts)
-    return _grid(head, rows) + "\n" + _wrapped(f"classes in a tile: {spread}")
+    return _grid(head, rows) + "\n" + _wrap_line(f"classes in a tile: {spread}")
 
 
 def _scales(diagnosis: Diagnosis, scales: GsdFacts) -> str:
@@ -81,7 +81,7 @@ def _scales(diagnosis: Diagnosis, scales: GsdFacts) -> str:
     title += "; the plan holds each at each:" if scales.planned else ":"
     random = ", ".join(f"{_percent(one.probability, 1)} of {one.batch}" for one in scales.random)
     note = f"random batches that hold each class at each scale ({scales.columns} in all): {random} tiles"
-    return f"{title}\n{_grid(['', *scales.strata], [*totals, *rows])}\n{_wrapped(note)}"
+    return f"{title}\n{_grid(['', *scales.strata], [*totals, *rows])}\n{_wrap_line(note)}"
 
 
 def _forecast(diagnosis: Diagnosis) -> str:
@@ -112,13 +112,13 @@ def _plans(diagnosis: Diagnosis) -> str:
         lines.append(_grid(head, [_plan_row(p, c) for p in made]))
     for one in diagnosis.plans:
         if one.refused:
-            lines.append(_wrapped(f"batch {one.batch}: {plain(one.refused)}"))
+            lines.append(_wrap_line(f"batch {one.batch}: {plain(one.refused)}"))
         elif one.best_effort:
             names = _names(diagnosis, one.best_effort)
-            lines.append(_wrapped(f"batch {one.batch}: not promised, best effort: {names}"))
+            lines.append(_wrap_line(f"batch {one.batch}: not promised, best effort: {names}"))
         if one.rare_at_scale:
             names = ", ".join(map(plain, one.rare_at_scale))
-            lines.append(_wrapped(f"batch {one.batch}: best effort at their scale: {names}"))
+            lines.append(_wrap_line(f"batch {one.batch}: best effort at their scale: {names}"))
     return "\n".join(lines)
 
 
@@ -147,7 +147,7 @@ def _samplings(diagnosis: Diagnosis) -> str:
         if one.refused is None:
             rows.append(row)
         elif one.method != "plan":  # said above
-            lines.append(_wrapped(f"batch {one.batch}, {one.method}: {plain(one.refused)}"))
+            lines.append(_wrap_line(f"batch {one.batch}, {one.method}: {plain(one.refused)}"))
     if rows:
         lines.insert(1, _grid([*head, "tiles drawn", "one at most"], rows))
     return "\n".join(lines)
@@ -174,12 +174,12 @@ def quota_rows(diagnosis: Diagnosis) -> list[list[str]]:
 
 
 def _limit(limit: Limit) -> str:
-    levers = [_wrapped(f"- {plain(lever.text)}", indent="  ") for lever in limit.levers]
+    levers = [_wrap_line(f"- {plain(lever.text)}", indent="  ") for lever in limit.levers]
     return "\n".join([_why(limit), *levers])
 
 
 def _why(limit: Limit) -> str:
-    return _wrapped(plain(f"what limits: {limit.why}"))
+    return _wrap_line(plain(f"what limits: {limit.why}"))
 
 
 def _run_text(diagnosis: Diagnosis, run: LoggedCoverage) -> str:
@@ -191,7 +191,7 @@ def _run_text(diagnosis: Diagnosis, run: LoggedCoverage) -> str:
     for c in diagnosis.classes:
         promise = "yes" if c.id in run.promised else "best effort" if c.id in run.best_effort else "-"
         rows.append([plain(c.name), promise, _percent(run.held_share[c.id], 2)])
-    return _wrapped(text) + "\n" + _grid(["class", "promised", "in steps"], rows)
+    return _wrap_line(text) + "\n" + _grid(["class", "promised", "in steps"], rows)
 
 
 # ------------------------------------------------------------------------------------------ layout
@@ -207,10 +207,10 @@ def _percent(share: float, digits: int) -> str:
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     room = columns()
-    return "\n".join(f"  {line}" for line in fitted(head, rows, room=room and room - 2))
+    return "\n".join(f"  {line}" for line in fit_table(head, rows, room=room and room - 2))
 
 
-def _wrapped(text: str, indent: str = "") -> str:
+def _wrap_line(text: str, indent: str = "") -> str:
     following = indent + "  "
     width = min(_WIDTH, columns() or _WIDTH)
     return textwrap.fill(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.evaluation.bootstrap import forget_blocks, miou_interval
 from segmenter.evaluation.intervals import INTERVAL, LEAST
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
@@ -95,4 +95,4 @@ def gsd_table(scores: Mapping[str, Scores]) -> str:
         for title, each in scores.items()
     ]
     head = ("metres a pixel", *FIGURES.values(), "scenes", "pixels", "mIoU, 95 %")
-    return "\n".join(fitted(head, rows, gap="   "))
+    return "\n".join(fit_table(head, rows, gap="   "))

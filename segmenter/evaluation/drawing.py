@@ -54,10 +54,10 @@ def figure_pixels(figure: Figure) -> NDArray[np.uint8]:
 
 def save_pixels(picture_HWC: NDArray[np.uint8], path: Path) -> None:
     """Write an 8-bit RGB picture as a PNG, completely or not at all."""
-    write_whole(path, encoded(picture_HWC, "png"))
+    write_whole(path, encode_picture(picture_HWC, "png"))
 
 
-def encoded(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> bytes:
+def encode_picture(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> bytes:
     """Return an 8-bit RGB picture as the bytes of an image file."""
     from matplotlib.image import imsave
 

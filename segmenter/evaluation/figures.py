@@ -25,7 +25,7 @@ from segmenter.evaluation.drawing import (
     save_pixels,
     scale_bar,
 )
-from segmenter.evaluation.layers import HATCH, coloured, confident, errors, stretched
+from segmenter.evaluation.layers import HATCH, colour_ids, confident, errors, stretch_picture
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -76,11 +76,11 @@ class Example:
 
     def layers(self, classes: ClassMap) -> dict[str, NDArray[np.uint8]]:
         """Return the pictures by name: image, label, map, errors and confidence, as far as known."""
-        seen = stretched(self.image_HWC, self.valid_HW, self.stretch)
+        seen = stretch_picture(self.image_HWC, self.valid_HW, self.stretch)
         panels = {"image": seen}
         if self.label_HW is not None:
-            panels["label"] = coloured(self.label_HW, classes)
-        panels["map"] = coloured(self.map_HW, classes)
+            panels["label"] = colour_ids(self.label_HW, classes)
+        panels["map"] = colour_ids(self.map_HW, classes)
         if self.label_HW is not None:
             panels["errors"] = errors(seen, self.label_HW, self.map_HW)
         if self.confidence_HW is not None:

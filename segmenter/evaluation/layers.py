@@ -16,7 +16,7 @@ WRONG = (0xD6, 0x27, 0x28)
 HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
 
 
-def stretched(
+def stretch_picture(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], stretch: Stretch | None = None
 ) -> NDArray[np.uint8]:
     """Return an (H, W, 3) 8-bit picture; invalid pixels are hatched.
@@ -37,7 +37,7 @@ def stretched(
     return np.where(valid[..., None], picture, hatching(valid.shape))
 
 
-def coloured(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
+def colour_ids(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
     """Return (H, W, 3) colours of class ids, `IGNORE` hatched."""
     picture: NDArray[np.uint8] = classes.palette()[ids_HW]
     return np.where((ids_HW == IGNORE)[..., None], hatching(ids_HW.shape), picture)

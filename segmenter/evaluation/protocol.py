@@ -69,7 +69,7 @@ class Protocol:
         """Return the differences to another protocol, one phrase each; empty if scores are comparable."""
         mine, theirs = asdict(self), asdict(other)
         return [
-            f"{key}: {_listed(mine[key])} and {_listed(theirs[key])}"
+            f"{key}: {_list_text(mine[key])} and {_list_text(theirs[key])}"
             for key in mine
             if key != "name" and (_comparable(mine[key]) != _comparable(theirs[key]) or mine[key] == UNKNOWN)
         ]
@@ -118,7 +118,7 @@ def _comparable(value: Any) -> Any:
     return sorted(value) if isinstance(value, tuple) else value
 
 
-def _listed(value: Any) -> str:
+def _list_text(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.evaluation.intervals import Blocks, Interval
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import UNKNOWN
@@ -295,7 +295,7 @@ class Scores:
         columns = (self.iou, self.f1, self.precision, self.recall, shares)
         cells = (map(percent, column) for column in columns)
         head = ("class", "IoU", "F1", "prec.", "recall", "share of truth")
-        lines = fitted(head, zip(self.protocol.classes, *cells, strict=True), gap="   ")
+        lines = fit_table(head, zip(self.protocol.classes, *cells, strict=True), gap="   ")
         means = [f"{title} {percent(getattr(self, key))}" for key, title in FIGURES.items()]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
         lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import align_table
 from segmenter.evaluation.protocol import Protocol
 from segmenter.evaluation.scores import mean_defined, number_or_none, percent, ratio
 from segmenter.grid.components import Strip, components
@@ -105,7 +105,7 @@ class Shapes:
         head = ("class", "boundary IoU", "object F1", "objects in label", "in map", "matched")
         miou, mf1 = percent(boundary["miou"]), percent(objects["mf1"])
         lines = [
-            *aligned(head, rows, gap="   "),
+            *align_table(head, rows, gap="   "),
             "",
             f"mean boundary IoU {miou}   mean object F1 {mf1}   (in %)",
             f"protocol  boundaries within {self.margin} px of another class, objects connected by sides and "
@@ -141,13 +141,13 @@ class _Objects:
     def add(self, truth: Strip, ids: Strip, same_HW: NDArray[np.bool_]) -> None:
         """Add the next strip; `same_HW`: where label and map have the same class."""
         old = self._pairs
-        new = _summed(truth.labels[same_HW], ids.labels[same_HW], None)
+        new = _sum_pairs(truth.labels[same_HW], ids.labels[same_HW], None)
         new = new[:, new[0] > 0]
         (old_t, new_t), (old_p, new_p) = (
             side.extend(strip) for side, strip in zip(self._sides, (truth, ids), strict=True)
         )
         objects = np.append(old_t[old[0]], new_t[new[0]]), np.append(old_p[old[1]], new_p[new[1]])
-        self._pairs = _summed(*objects, np.append(old[2], new[2]))
+        self._pairs = _sum_pairs(*objects, np.append(old[2], new[2]))
         self._settle()
 
     def counts(self) -> Counts:
@@ -217,7 +217,7 @@ class _Side:
         return number_N
 
 
-def _summed(one: NDArray[Any], other: NDArray[Any], weight: Counts | None) -> Counts:
+def _sum_pairs(one: NDArray[Any], other: NDArray[Any], weight: Counts | None) -> Counts:
     """Return each pair of numbers once, with the sum of its weights (None: 1 each), as (3, pairs)."""
     base = int(other.max(initial=0)) + 1
     key = one.astype(np.int64) * base + other

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from segmenter.base.machine import usable_cores
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import align_table
 from segmenter.config.recipe import Recipe
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
@@ -271,7 +271,7 @@ def _stages(cost: Cost) -> list[str]:
         for stage, seconds in cost.stages.items()
     ]
     rows.append(("all", f"{1000 * cost.total:.2f}", "100%"))
-    return aligned(("stage, in one thread", "ms a tile", "share"), rows, left=1)
+    return align_table(("stage, in one thread", "ms a tile", "share"), rows, left=1)
 
 
 def _limit(cost: Cost) -> str:

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.addresses import masked
+from segmenter.base.addresses import mask_secrets
 from segmenter.base.errors import DatasetError, OutputError, RasterError, SegmenterError, failing, plain
 from segmenter.base.files import caches, gibibytes
 from segmenter.base.sealed import digest
@@ -55,7 +55,7 @@ class _There:
     made_of: str
 
 
-def made_of(entry: JournalEntry) -> str:
+def digest_of_sources(entry: JournalEntry) -> str:
     """Return a digest of everything that the outputs of an entry depend on."""
     return digest({"input": entry.input, "run": entry.run, "options": entry.options})
 
@@ -81,7 +81,7 @@ class Uploads(Finisher):
         place = BucketPrefix.of(RemotePath.of(address).address)
         if place is None or place.scheme != "s3" or not place.bucket:
             raise DatasetError(
-                f"--output {masked(address)}",
+                f"--output {mask_secrets(address)}",
                 expected="a folder or s3://BUCKET/PREFIX",
                 remedy="for other stores write to a folder, and copy it with their own tool",
             )
@@ -140,7 +140,7 @@ class Uploads(Finisher):
         if not now and not all(self.has(path.name) for path in files):
             return False
         objects = [self._look(path.name) for path in files]
-        return all(one is not None and one.made_of == made_of(entry) for one in objects)
+        return all(one is not None and one.made_of == digest_of_sources(entry) for one in objects)
 
     def has(self, name: str) -> bool:
         """Return whether an object existed at the first call.
@@ -242,7 +242,10 @@ class Uploads(Finisher):
     def _send(self, path: Path, entry: JournalEntry | None) -> None:
         with failing(OutputError, path, "cannot read it"):
             facts = (entry.outputs if entry is not None else {}).get(path.name) or file_facts(path)
-        marks = {"sha256": facts["sha256"], **({"made-of": made_of(entry)} if entry is not None else {})}
+        marks = {
+            "sha256": facts["sha256"],
+            **({"made-of": digest_of_sources(entry)} if entry is not None else {}),
+        }
         before = self._look(path.name)
         if self._is_equal(before, facts, marks):
             return

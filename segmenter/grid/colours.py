@@ -124,14 +124,14 @@ def _bent(natural: dict[int, Colour], taken: Sequence[Colour]) -> dict[int, Colo
         return known[at]
 
     best: list[int] = []
-    for tried, chosen in enumerate(_searched([], free_M, fits, ends)):
+    for tried, chosen in enumerate(_search_variants([], free_M, fits, ends)):
         best = max(best, chosen, key=len)
         if len(best) == len(ends) or tried > _TRIES:
             break
     return {i: tuple(all_M3[at].tolist()) for i, at in zip(natural, best, strict=False)}
 
 
-def _searched(
+def _search_variants(
     chosen: list[int],
     free_M: NDArray[np.bool_],
     fits: Callable[[int], NDArray[np.bool_]],
@@ -143,7 +143,7 @@ def _searched(
         return
     start = int(ends[len(chosen) - 1]) if chosen else 0
     for at in np.flatnonzero(free_M[start : ends[len(chosen)]]) + start:
-        yield from _searched([*chosen, int(at)], free_M & fits(int(at)), fits, ends)
+        yield from _search_variants([*chosen, int(at)], free_M & fits(int(at)), fits, ends)
 
 
 @cache

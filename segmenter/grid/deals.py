@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import ConfigError, SegmenterError, shortened
+from segmenter.base.errors import ConfigError, SegmenterError, shorten
 from segmenter.base.files import read_regular, write_whole
 
 _MOST_BYTES = 1 << 28
@@ -76,7 +76,7 @@ def read_deals(path: Path) -> Deals:
         raise ConfigError(
             path,
             expected="the parts of a split's groups, as a training writes them",
-            got=shortened(f"{type(error).__name__}: {error}"),
+            got=shorten(f"{type(error).__name__}: {error}"),
             remedy="put the file back as it was, or remove it to deal all groups anew",
         ) from None
 

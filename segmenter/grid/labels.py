@@ -123,7 +123,7 @@ class ClassMap:
         if self.encoding == "codes":
             return [*(c.code for c in self.classes), *(int(v) for v in self.ignored if isinstance(v, int))]
         colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
-        return packed(np.array(colours).reshape(1, -1, 3))[0].tolist()
+        return pack_colours(np.array(colours).reshape(1, -1, 3))[0].tolist()
 
     @cached_property
     def _table(self) -> NDArray[np.uint8]:
@@ -153,7 +153,7 @@ class ClassMap:
                 raise LabelError(
                     where, expected="a label image of three 8-bit colour bands", got=f"{bands} of {raw.dtype}"
                 )
-            return packed(raw)
+            return pack_colours(raw)
         if bands != 1 or raw.dtype.kind not in "uibf":
             raise LabelError(where, expected="one band of whole numbers", got=f"{bands} of {raw.dtype}")
         codes = raw.reshape(raw.shape[:2])
@@ -255,7 +255,7 @@ class ClassMap:
         return TypeAdapter(cls).validate_python(data)
 
 
-def packed(raw: NDArray[Any]) -> NDArray[Any]:
+def pack_colours(raw: NDArray[Any]) -> NDArray[Any]:
     """Return (H, W) codes unchanged, and (H, W, 3 or more) colours as numbers 0xrrggbb."""
     if raw.ndim == 2:
         return raw
@@ -263,7 +263,7 @@ def packed(raw: NDArray[Any]) -> NDArray[Any]:
     return (r << 16) | (g << 8) | b
 
 
-def unpacked(number: int) -> Colour:
+def unpack_colour(number: int) -> Colour:
     """Return 0xrrggbb as three values."""
     return number >> 16, number >> 8 & 255, number & 255
 

@@ -86,7 +86,7 @@ def sources(first: int, stop: int, length: int, step: Fraction) -> tuple[int, in
     return low[0], high[1]
 
 
-def resampled(
+def resample(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], rows: Taps, cols: Taps
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return values at the target pixels, as floats, and a mask of valid ones.

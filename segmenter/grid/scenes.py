@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from segmenter.base.files import composed, real
+from segmenter.base.files import compose_accents, real
 from segmenter.grid.deals import Deal
 from segmenter.grid.labels import ClassMap
 
@@ -130,7 +130,7 @@ class Layout:
     def fields(self, image: Path) -> dict[str, str] | None:
         """Return an image's fields from its path below the root or another folder; None if not matching."""
         below, anywhere = self._below(image), re.compile(f"(?:.*/)?{self.images.pattern}", self.images.flags)
-        for spelt in (str, composed):  # as the label's name is likely to be
+        for spelt in (str, compose_accents):  # as the label's name is likely to be
             match = None if below is None else self.images.fullmatch(spelt(below))
             if match := match or anywhere.fullmatch(spelt(image.as_posix())):
                 return match.groupdict()
@@ -144,7 +144,7 @@ class Layout:
         """Return whether a path matches the pattern of an image or label of the dataset."""
         below = self._below(path)
         regexes = self.images, self.labels, *self.bands.values()
-        return below is not None and any(regex.fullmatch(composed(below)) for regex in regexes)
+        return below is not None and any(regex.fullmatch(compose_accents(below)) for regex in regexes)
 
     def _below(self, path: Path) -> str | None:
         root, inside = (Path(str(real(each))) for each in (self.root, path))

@@ -65,7 +65,7 @@ class BandMoments:
         return cls(values.mean(axis=0), values.std(axis=0), len(values))
 
 
-def sampled_of(paths: Sequence[Path]) -> frozenset[Path]:
+def sample_inputs(paths: Sequence[Path]) -> frozenset[Path]:
     """Return the inputs of a call whose values are checked: all, or 1,000 at even distances."""
     count = min(len(paths), _MOST_SAMPLED)
     return frozenset(paths[i * len(paths) // count] for i in range(count))

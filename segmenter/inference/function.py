@@ -42,7 +42,7 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
         return getattr(function, "python_function", function)(*inputs)
     shape = tf.shape(inputs[0])[:3]
     flat = [tf.reshape(x, [-1, *x.shape[3:]]) for x in inputs]
-    compiled, count = fused(function), tf.shape(flat[0])[0]
+    compiled, count = fuse(function), tf.shape(flat[0])[0]
     chunk = compiled.get_concrete_function(*(tf.TensorSpec([_CHUNK, *x.shape[1:]], x.dtype) for x in flat))
     result = tf.cond(
         (count % _CHUNK == 0) & (count > 0) & (count <= _CHUNK * _MOST_CHUNKS),
@@ -53,7 +53,7 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
     return tf.ensure_shape(tf.reshape(result, tf.concat([shape, inner], 0)), [None, None, None, *inner])
 
 
-def fused(function: Callable[..., Any]) -> Any:
+def fuse(function: Callable[..., Any]) -> Any:
     """Return a function compiled as one loop; `per_pixel` compiles it once. See `_in_chunks`."""
     if hasattr(function, "get_concrete_function"):  # it is fused
         return function
@@ -64,7 +64,7 @@ def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
     """Compute in chunks of equal length; the last one overlaps the one before."""
     count = tf.shape(inputs[0])[0]
     missing = tf.maximum(_CHUNK - count, 0)
-    inputs = [_padded(x, missing) for x in inputs]
+    inputs = [_pad(x, missing) for x in inputs]
     chunks, last = -(-tf.maximum(count, 1) // _CHUNK), count + missing - _CHUNK
 
     def step(i: Any, results: Any) -> Any:
@@ -79,7 +79,7 @@ def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
     return results.concat()[:count]
 
 
-def _padded(values: Any, missing: Any) -> Any:
+def _pad(values: Any, missing: Any) -> Any:
     paddings = tf.concat([[[0, missing]], tf.zeros([values.shape.rank - 1, 2], tf.int32)], 0)
     return tf.cond(missing > 0, lambda: tf.pad(values, paddings), lambda: values)
 
@@ -87,7 +87,7 @@ def _padded(values: Any, missing: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ resampling
 
 
-def rescaled(array_BHWC: Any, scale: Fraction) -> Any:
+def rescale(array_BHWC: Any, scale: Fraction) -> Any:
     """Return a tensor at another scale; the scaled sides must be whole numbers.
 
     A window gives the same bits as the whole, except within one pixel of the window's border.
@@ -367,14 +367,14 @@ class _Pixels:
 def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
     """Return mean probabilities over models, scales and symmetries, in the memory of one at a time."""
     total: Any = None
-    softmax = fused(tf.nn.softmax)  # one for all: they come one after the other
+    softmax = fuse(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
         pixels_BHWC = pixels.normalised(member, after=total)
         for scale in tta.scales:
             with _control_after(total):
-                copy_BHWC = rescaled(tf.identity(pixels_BHWC), scale)
+                copy_BHWC = rescale(tf.identity(pixels_BHWC), scale)
             shares = _over_symmetries(member.model, softmax, copy_BHWC, tta.symmetries, total)
-            found = rescaled(shares, 1 / scale)
+            found = rescale(shares, 1 / scale)
             total = found if total is None else total + found
     return total / (len(members) * tta.count)
 

@@ -28,7 +28,7 @@ from typing import Literal
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.errors import ConfigError, shorten
 from segmenter.base.machine import machine_memory
 from segmenter.devices.setup import cards_listed, smallest_card
 from segmenter.grid.geometry import Size
@@ -231,17 +231,17 @@ def share_of(
     """
     counts, blended, side = Counter(sizes), tiling.blend is not None, tiling.window.height
     choice = ComputingChoice(memory=memory, window=side, batch=batch)
-    model, whole = _needed(side, batch or 1, counts, needs, blended=blended)
+    model, whole = _needed_bytes(side, batch or 1, counts, needs, blended=blended)
     return _tiling(tiling.window, tiling.halo, needs, choice, counts, tiling.blend), int(max(model, whole))
 
 
 def useful_share(tiling: Tiling, counts: Counter[Size]) -> float:
     """Return kept pixels divided by computed ones; padding to the stride is not counted as waste."""
     kept = sum(size.round_up(tiling.stride).pixels * count for size, count in counts.items())
-    return kept / max(1, _computed(tiling.window.height, tiling, counts))
+    return kept / max(1, _computed_pixels(tiling.window.height, tiling, counts))
 
 
-def _computed(side: int, tiling: Tiling, counts: Counter[Size]) -> int:
+def _computed_pixels(side: int, tiling: Tiling, counts: Counter[Size]) -> int:
     halo = round_up(tiling.halo, tiling.stride)
 
     def along(length: int) -> int:
@@ -270,7 +270,7 @@ def _exact(counts: Counter[Size], needs: Needs, choice: ComputingChoice) -> Tili
         sides = [min(max(most, least), round_up(4 * halo, stride) or stride)]
         _refuse_to_exceed(sides[0], counts, needs, choice)
     tiling = Tiling(Size(sides[-1], sides[-1]), network.radius, stride, 1)
-    computed = {side: _computed(side, tiling, counts) for side in sides}
+    computed = {side: _computed_pixels(side, tiling, counts) for side in sides}
     best = min(computed.values())
     side = next(side for side in sides if computed[side] <= best * _GOOD_ENOUGH)
     return _tiling(Size(side, side), network.radius, needs, choice, counts)
@@ -299,7 +299,7 @@ def _refuse_to_exceed(
     """Refuse windows beyond a requested limit; without one, a small machine does its best."""
     if choice.memory is None:
         return
-    needed = _needed(side, 1, counts, needs, blended=blended)[1]
+    needed = _needed_bytes(side, 1, counts, needs, blended=blended)[1]
     raise ConfigError(
         "--memory",
         expected=f"at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the smallest "
@@ -368,7 +368,7 @@ def _fits(
     blended: bool = False,
     column: int = 0,
 ) -> bool:
-    model, whole = _needed(side, batch, counts, needs, blended=blended, column=column)
+    model, whole = _needed_bytes(side, batch, counts, needs, blended=blended, column=column)
     card = smallest_card()
     if card is not None and model > card * _SHARE_OF_CARD:
         return False
@@ -376,7 +376,7 @@ def _fits(
     return whole <= memory
 
 
-def _needed(
+def _needed_bytes(
     side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool, column: int = 0
 ) -> tuple[float, float]:
     """Return the bytes of the model, and the total in host memory, for the narrowest columns."""
@@ -394,4 +394,4 @@ def parse_memory(text: str) -> int:
             return int(TypeAdapter(ByteSize).validate_python(text))
     except (ValidationError, OverflowError):  # another unit; more than any number
         pass
-    raise ValueError(f"expected a number with a unit, as 8GB or 500MB, got {shortened(text)}")
+    raise ValueError(f"expected a number with a unit, as 8GB or 500MB, got {shorten(text)}")

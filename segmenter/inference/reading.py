@@ -259,7 +259,7 @@ def read_apart(
             return list(read(handles[number], run))
 
         try:
-            for number, run in _numbered(runs):
+            for number, run in _number_runs(runs):
                 if job.abandoned:
                     return
                 if len(under_way) == readers:
@@ -273,7 +273,7 @@ def read_apart(
                 future.cancel()
 
 
-def _numbered(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
+def _number_runs(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
     row, number = None, 0
     for run in runs:
         number = number + 1 if run[0].read.row == row else 0

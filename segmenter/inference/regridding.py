@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from segmenter.base.machine import usable_cores
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
-from segmenter.grid.resampling import resampled, sources, taps
+from segmenter.grid.resampling import resample, sources, taps
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.raster.resampled import GridColumns
 
@@ -149,7 +149,7 @@ class Regridder:
             slice(first - self._top, last - self._top),
             slice(left - self._under.col, right - self._under.col),
         )
-        probabilities_HWK, _ = resampled(self._kept[0][part], self._kept[1][part], rows, cols)
+        probabilities_HWK, _ = resample(self._kept[0][part], self._kept[1][part], rows, cols)
         return Prediction.of_probabilities(probabilities_HWK, self._wanted).masked(valid_HW)
 
 

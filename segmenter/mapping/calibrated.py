@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from segmenter.base.errors import DatasetError
-from segmenter.base.invocation import invocation, typed
+from segmenter.base.invocation import invocation, quote_path
 from segmenter.evaluation.protocol import FittedOn
 from segmenter.raster.stamps import file_digest
 from segmenter.runs.ensemble import AnyRun, members
@@ -35,7 +35,7 @@ def remarks(run: AnyRun) -> Iterator[str]:
             how = "is of another step than these weights, so not used"
             if member.calibration() is not None:
                 how = "names no weights and is taken by their step"
-            anew = f"{invocation('calibrate')} {typed(member.path)}"
+            anew = f"{invocation('calibrate')} {quote_path(member.path)}"
             yield f"{member.path / CALIBRATION}: of an earlier version, {how}; to make it anew: {anew}"
 
 
@@ -68,7 +68,7 @@ class FittedScenes:
         return True if same else None if self._unknown else False
 
 
-def fitted_on(each: Collection[bool | None]) -> FittedOn:
+def relate_to_fit(each: Collection[bool | None]) -> FittedOn:
     """Return how scored scenes and those of the fit relate, from `FittedScenes.holds` of each."""
     if None in each:
         return "unknown scenes"

@@ -45,7 +45,7 @@ from segmenter.mapping.outputs.sets import sets_of
 from segmenter.mapping.request.truth import GsdOf, Images, by_georeference
 from segmenter.mapping.style import MapStyle
 from segmenter.raster.write import BLOCK
-from segmenter.runs.ensemble import Ensemble, members, uncalibrated
+from segmenter.runs.ensemble import Ensemble, members, without_calibration
 
 if TYPE_CHECKING:
     from segmenter.inference.prediction import ExtraOutputs
@@ -278,7 +278,7 @@ def _tell(chosen: tuple[str, ...], trained: tuple[str, ...], why: str) -> None:
         say(f"precision: {shown}{why} (trained and validated in {theirs}: some pixels differ)")
 
 
-def _averaged(asked: str, run: AnyRun) -> str:
+def _choose_symmetries(asked: str, run: AnyRun) -> str:
     """Return `--tta` with the symmetries that the training of the run showed in place of `auto`; print it."""
     tta = settled_tta(parse_tta(asked), (member.recipe.augmentation.symmetries for member in members(run)))
     if parse_tta(asked).symmetries == AUTO:
@@ -326,8 +326,8 @@ class Call:
                 unknown.
             CheckpointError: the weights or a calibration are damaged, or do not belong together.
         """
-        run = run if request.calibration else uncalibrated(run)
-        request = replace(request, tta=_averaged(request.tta, run))
+        run = run if request.calibration else without_calibration(run)
+        request = replace(request, tta=_choose_symmetries(request.tta, run))
         gsd = _wanted_gsd(request, run)
         by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
         style = MapStyle(

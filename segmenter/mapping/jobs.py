@@ -198,13 +198,15 @@ class MapJob:
         path = self.info.path
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
             if header(raster.info) != header(self.info):
-                raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
+                raise changed_input_error(
+                    path, f"{_describe_header(self.info)}, got {_describe_header(raster.info)}"
+                )
             if raster.info.stamp != self.info.stamp:
-                raise changed(path)  # from a server only bytes of one file are read
+                raise changed_input_error(path)  # from a server only bytes of one file are read
             yield raster
 
 
-def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
+def changed_input_error(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
     """Return the error for a changed input."""
     return ChangedInputError(
         f"{path}: has changed since this call began",
@@ -213,7 +215,7 @@ def changed(path: Path, expected: str = "the same bytes and time of change") -> 
     )
 
 
-def _described(info: RasterInfo) -> str:
+def _describe_header(info: RasterInfo) -> str:
     crs = info.gcp_crs or info.crs
     where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
     return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"

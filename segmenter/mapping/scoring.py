@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ScoreError, SegmenterError, plain
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.evaluation.bootstrap import forget_blocks
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.intervals import INTERVAL
 from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.tallies import MapTally, count_map
 from segmenter.grid.geometry import Window
-from segmenter.mapping.calibrated import FittedScenes, fitted_on, kind_of_calibration
+from segmenter.mapping.calibrated import FittedScenes, kind_of_calibration, relate_to_fit
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outcome import Outcome, Scorer, Tallies
 from segmenter.mapping.style import MapStyle
@@ -111,7 +111,7 @@ class Scoring:
             rules = Protocol(tuple(self.call.run.classes.names), labels, split, tta, scenes=tuple(scenes))
         if (kind := kind_of_calibration(self.call.run)) == "none":
             return rules
-        on = fitted_on([self.fitted[name] for name in scenes])
+        on = relate_to_fit([self.fitted[name] for name in scenes])
         return replace(rules, calibration=kind, fitted_on=on)
 
     def knowing_the_fit(self, jobs: Mapping[str, MapJob]) -> Scoring:
@@ -205,5 +205,5 @@ def scene_table(scores: Mapping[str, Scores]) -> str:
         cells = (percent(getattr(scores[name], key)) for key in FIGURES)
         interval = scores[name].interval
         rows.append((plain(name), *cells, f"{scores[name].pixels:,}", interval.span if interval else "–"))
-    lines = fitted(("scene", *FIGURES.values(), "pixels", "mIoU, 95 %"), rows, gap="   ")
+    lines = fit_table(("scene", *FIGURES.values(), "pixels", "mIoU, 95 %"), rows, gap="   ")
     return "\n".join([*lines, *([more] if more else [])])

@@ -25,7 +25,7 @@ from segmenter.base.bars import Bar
 from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
 from segmenter.base.terminal import say, warn
 from segmenter.grid.geometry import Window
-from segmenter.inference.fit import check_fit, sampled_of
+from segmenter.inference.fit import check_fit, sample_inputs
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.calibrated import remarks
@@ -50,8 +50,8 @@ from segmenter.raster import (
     raster_info,
     remove_leftovers,
 )
-from segmenter.runs.ensemble import AnyRun, Ensemble, joined, members
-from segmenter.runs.resume import unfinished
+from segmenter.runs.ensemble import AnyRun, Ensemble, join_runs, members
+from segmenter.runs.resume import unfinished_line
 from segmenter.runs.run import load_run
 
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
@@ -97,7 +97,7 @@ def map_rasters(
         SegmenterError: nothing can be done; errors of single inputs are in `failures`.
     """
     with output_folder(request.output), contextlib.ExitStack() as stack:
-        run = joined([load_run(path) for path in request.runs]) if run is None else run
+        run = join_runs([load_run(path) for path in request.runs]) if run is None else run
         if images is None:
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
@@ -208,7 +208,7 @@ def _read_headers(call: Call, images: Images) -> tuple[list[MapJob], list[Segmen
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
-    sampled = sampled_of(images.inputs.files)
+    sampled = sample_inputs(images.inputs.files)
     fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
     plans = plan_maps(call, each, fit)
     for _, plan in Bar(plans, desc="headers", total=count, unit="file", shown=count >= _MANY_FILES):
@@ -247,7 +247,7 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
     """Make the unfinished maps; add errors to `failures`."""
-    outcome = Outcome(warnings=[line for run in members(call.run) if (line := unfinished(run))])
+    outcome = Outcome(warnings=[line for run in members(call.run) if (line := unfinished_line(run))])
     _ = call.precision  # which is said first
     for line in remarks(call.run):
         say(plain(line))

@@ -112,7 +112,7 @@ def _lite(encoder: str) -> Iterator[Block]:
     width, depth = _LITE[encoder]
     inputs, number = LITE_STEM, 0
     for stage, (count, kernel, stride, expansion, channels) in enumerate(_LITE_STAGES, start=1):
-        outputs = _rounded(channels * width)
+        outputs = _round_channels(channels * width)
         ends = stage in (1, 7)  # neither stem nor head are repeated more often: "fix_head_stem"
         count = count if ends else math.ceil(count * depth)
         for i in range(count):
@@ -130,7 +130,7 @@ def _lite(encoder: str) -> Iterator[Block]:
             inputs, number = outputs, number + 1
 
 
-def _rounded(channels: float) -> int:
+def _round_channels(channels: float) -> int:
     """Round to a multiple of 8 that is at most a tenth smaller."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded

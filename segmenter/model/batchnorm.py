@@ -134,7 +134,7 @@ def local_moments(x: Any, axes: Sequence[int]) -> Moments:
     return Moments(count, tf.squeeze(mean, axes), tf.squeeze(m2, axes))
 
 
-def merged(parts: Moments) -> Moments:
+def merge_moments(parts: Moments) -> Moments:
     """Merge the moments of several sets of pixels.
 
     N = Σ nᵣ; mean = m + Σ nᵣ (meanᵣ − m) / N, about the mean m of the largest set, to avoid sums of large
@@ -164,7 +164,7 @@ def over_replicas(moments: Moments) -> Moments:
     row = tf.concat([moments.count[None], moments.mean, moments.m2], axis=0)
     rows = _sum(_in_its_row(row, context.replica_id_in_sync_group, replicas))
     channels = moments.mean.shape[0]
-    return merged(Moments(*tf.split(rows, [1, channels, channels], axis=1)))
+    return merge_moments(Moments(*tf.split(rows, [1, channels, channels], axis=1)))
 
 
 def _in_its_row(row: Any, replica: Any, replicas: int) -> Any:

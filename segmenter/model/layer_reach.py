@@ -142,7 +142,7 @@ def _zeros_around(call: LayerCall, axis: int) -> Reach:
     return Sliding(padding=(before, after))
 
 
-def _transposed(call: LayerCall, axis: int) -> Reach:
+def _transposed_reach(call: LayerCall, axis: int) -> Reach:
     layer = call.operation
     if layer.padding != "same" or layer.output_padding is not None or max(layer.dilation_rate) > 1:
         raise GlobalLayerError(f"{call} pads otherwise than a decoder here: its reach is not known")
@@ -165,6 +165,6 @@ _KINDS: dict[str, Callable[[LayerCall, int], Reach]] = {
     **dict.fromkeys(("Conv2D", "DepthwiseConv2D"), _convolution),
     **dict.fromkeys(("MaxPooling2D", "AveragePooling2D"), _pooling),
     "ZeroPadding2D": _zeros_around,
-    "Conv2DTranspose": _transposed,
+    "Conv2DTranspose": _transposed_reach,
     **dict.fromkeys(("UpSampling2D", "BilinearUpSampling"), _enlarging),
 }

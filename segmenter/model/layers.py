@@ -96,7 +96,7 @@ class Share(keras.layers.Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        return _shared(inputs)
+        return _share(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -107,7 +107,7 @@ class Share(keras.layers.Layer):
 
 
 @tf.custom_gradient
-def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+def _share(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     def backward(gradient: Any) -> Any:
         return tf.raw_ops.Snapshot(input=gradient)
 

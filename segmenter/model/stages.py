@@ -165,10 +165,10 @@ def joined_stages(stages: list[str]) -> str:
             groups[-1][1].append(int(number))
         else:
             groups.append((name, [int(number)]))
-    return ", ".join(_numbered(name, numbers) for name, numbers in groups)
+    return ", ".join(_number_name(name, numbers) for name, numbers in groups)
 
 
-def _numbered(name: str, numbers: list[int]) -> str:
+def _number_name(name: str, numbers: list[int]) -> str:
     if len(numbers) < 2:
         return " ".join([name, *map(str, numbers)])
     return f"{name}s {numbers[0]} {'and' if len(numbers) == 2 else 'to'} {numbers[-1]}"

@@ -1,6 +1,6 @@
 """Page of a report, rendered from its template by Jinja.
 
-The template passes all texts (names of classes, files and datasets) through `escaped`; charts use
+The template passes all texts (names of classes, files and datasets) through `escape_html`; charts use
 `parts.label`. The page allows only its own scripts, by their hashes, so that even unescaped markup could
 neither run nor load anything.
 """
@@ -88,7 +88,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: escaped(value) if isinstance(value, str) else value,
+        finalize=lambda value: escape_html(value) if isinstance(value, str) else value,
     )
     environment.filters["colour"] = colour
     environment.filters["kind"] = lambda value: type(value).__name__
@@ -99,7 +99,7 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def escaped(text: str) -> Markup:
+def escape_html(text: str) -> Markup:
     """Return text for HTML, on one line and safe within quotes; markup stays unchanged."""
     from markupsafe import Markup, escape
 

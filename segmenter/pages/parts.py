@@ -1,6 +1,7 @@
 """Parts of a page: formatted numbers, tables, charts, pictures.
 
-The template passes all texts (names of classes, files and datasets) through `escaped`; charts use `label`.
+The template passes all texts (names of classes, files and datasets) through `escape_html`; charts use
+`label`.
 The page allows only its own scripts, by their hashes, so that even unescaped markup could neither run nor
 load anything.
 
@@ -341,7 +342,7 @@ def number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def listed(names: Iterable[str], longest: int = 6) -> str:
+def list_names(names: Iterable[str], longest: int = 6) -> str:
     """Return names as `a, b and c`; of many, the first ones and the number of others."""
     names = [plain(name) for name in names]
     if len(names) > longest:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.evaluation.drawing import encoded
+from segmenter.evaluation.drawing import encode_picture
 from segmenter.pages.parts import Picture
 
 SIDE = 320
@@ -22,6 +22,6 @@ def picture(
     step = max(1, max(picture_HWC.shape) // (2 * SIDE))
     small = picture_HWC[::step, ::step].astype(np.uint8)
     times = max(1, SIDE // max(small.shape))
-    data = base64.b64encode(encoded(small, kind)).decode()
+    data = base64.b64encode(encode_picture(small, kind)).decode()
     size = times * small.shape[1], times * small.shape[0]
     return Picture(name, f"image/{kind}", data, *size, metres and metres * picture_HWC.shape[1])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Window
-from segmenter.grid.resampling import as_type, resampled, taps
+from segmenter.grid.resampling import as_type, resample, taps
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.ground import crs_title
 from segmenter.raster.header import RasterInfo
@@ -124,7 +124,7 @@ class _Stack:
         (top, bottom), (left, right) = rows.span, cols.span
         under = Window(top, left, bottom - top, right - left)
         image, valid = raster.read(under)
-        values, has_data = resampled(
+        values, has_data = resample(
             image, valid, rows.shifted(-top, under.height), cols.shifted(-left, under.width)
         )
         return as_type(values, self._dtype), has_data

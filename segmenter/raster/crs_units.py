@@ -67,7 +67,7 @@ def _projected_metres(crs: CRS, x: float, y: float) -> NDArray[np.float64] | Non
     along = ground_vectors(crs, np.array([[x, y]]))
     if along is None or not np.isfinite(along).all():
         return plain
-    measured = _measured(along)[0]
+    measured = _measure_units(along)[0]
     return plain if _deviation(measured[np.newaxis], metres) <= _NEAR else measured
 
 
@@ -82,10 +82,10 @@ def _is_plain(crs: CRS, col: int, row: int) -> bool:
     along = ground_vectors(crs, at)
     if along is None or not np.isfinite(along).all():
         return False
-    return _deviation(_measured(along), metres) <= _SURELY_NEAR
+    return _deviation(_measure_units(along), metres) <= _SURELY_NEAR
 
 
-def _measured(along_N23: NDArray[np.float64]) -> NDArray[np.float64]:
+def _measure_units(along_N23: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (N, 2, 2) metres of one unit along x and y, the first axis along x."""
     one, other = along_N23[:, 0], along_N23[:, 1]
     length = np.linalg.norm(one, axis=1)
@@ -117,12 +117,12 @@ def ground_vectors(crs: CRS, xy_N2: NDArray[np.float64]) -> NDArray[np.float64] 
         radians_N42[~(np.abs(xy_N2[:, 1] * factor) <= math.pi / 2)] = np.nan
     else:
         degrees = CRS.from_dict(proj="longlat", a=axes[0], b=axes[1], no_defs=True)
-        radians_N42 = np.radians(_converted(crs, degrees, around_N42))
+        radians_N42 = np.radians(_convert(crs, degrees, around_N42))
     space_N43 = _in_space(radians_N42, *axes)
     return (space_N43[:, 0::2] - space_N43[:, 1::2]) / step
 
 
-def _converted(source: CRS, target: CRS, xy_NP2: NDArray[np.float64]) -> NDArray[np.float64]:
+def _convert(source: CRS, target: CRS, xy_NP2: NDArray[np.float64]) -> NDArray[np.float64]:
     """Convert groups of P coordinates; NaN for groups that PROJ refuses, which it does for a whole call."""
     set_up_gdal()
     flat = xy_NP2.reshape(-1, 2)
@@ -132,7 +132,7 @@ def _converted(source: CRS, target: CRS, xy_NP2: NDArray[np.float64]) -> NDArray
         if len(xy_NP2) == 1:
             return np.full(xy_NP2.shape, np.nan)
         middle = len(xy_NP2) // 2
-        halves = (_converted(source, target, part) for part in (xy_NP2[:middle], xy_NP2[middle:]))
+        halves = (_convert(source, target, part) for part in (xy_NP2[:middle], xy_NP2[middle:]))
         return np.concatenate([*halves])
     return np.where(np.isfinite(moved), moved, np.nan).reshape(xy_NP2.shape)
 

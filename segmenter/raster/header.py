@@ -87,7 +87,7 @@ class RasterInfo:
 
     def georeference(self, part: Window) -> dict[str, Any]:
         """Return the georeference of the window `part` of a raster, as keywords of `RasterSpec`."""
-        rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
+        rpcs = self.rpcs and RPC(**_move_rpcs(self.rpcs.to_dict(), part))
         if self.gcps:
             moved = [
                 GroundControlPoint(p.row - part.row, p.col - part.col, p.x, p.y, p.z, p.id, p.info)
@@ -185,7 +185,7 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
     return rpcs
 
 
-def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
+def _move_rpcs(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
     offsets = {"line_off": rpcs["line_off"] - part.row, "samp_off": rpcs["samp_off"] - part.col}
     return rpcs | offsets
 

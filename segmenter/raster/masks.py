@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, LabelError
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import ClassMap, packed, rasterised_classes
+from segmenter.grid.labels import ClassMap, pack_colours, rasterised_classes
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.made import MadeLabels
@@ -52,7 +52,7 @@ class Masks(contextlib.ExitStack):
         with contextlib.ExitStack() as undo:
             undo.push(self)
             for code, path in files:
-                self._rasters.append((code, raster := _opened(code, path, drivers)))
+                self._rasters.append((code, raster := _open_masks(code, path, drivers)))
                 self.callback(raster.close)
                 self.info = self._rasters[0][1].info
                 if wrong := alignment_errors(self.info, raster.info):
@@ -106,7 +106,7 @@ def _read(raster: LabelRaster | Raster, window: Window) -> tuple[NDArray[Any], N
     """Return (H, W, C) values of a window, and where they are no data."""
     if isinstance(raster, LabelRaster):
         stored, void_HW = raster.stored(window)
-        values_HWC = packed(stored)[..., None]
+        values_HWC = pack_colours(stored)[..., None]
         return values_HWC, np.zeros(values_HWC.shape, np.bool_) if void_HW is None else void_HW[..., None]
     values_HWC, valid_HW = raster.read(window)
     none_HWC = np.repeat(~valid_HW[..., None], values_HWC.shape[2], axis=2)
@@ -114,7 +114,7 @@ def _read(raster: LabelRaster | Raster, window: Window) -> tuple[NDArray[Any], N
     return values_HWC, none_HWC if void_HWC is None else none_HWC | void_HWC
 
 
-def _opened(code: int, path: Path, drivers: Sequence[str]) -> LabelRaster | Raster:
+def _open_masks(code: int, path: Path, drivers: Sequence[str]) -> LabelRaster | Raster:
     """Open a file with one mask, or with one in each of its bands."""
     if code:
         return LabelRaster(path, drivers=drivers)

@@ -86,19 +86,19 @@ def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
         source.check_sidecars()
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
         with own_env(**MEANING | source.settings), messages() as gdal_messages:
-            dataset = undo.enter_context(_opened(source, wanted, gdal_messages))
+            dataset = undo.enter_context(_open_source(source, wanted, gdal_messages))
             if (page := full_page(source, dataset)) is not None:
                 dataset = undo.enter_context(rasterio.open(page, driver=dataset.driver, sharing=False))
             check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
-        remarks = _judged(source, gdal_messages) + _world_file(source, dataset)
+        remarks = _judge_messages(source, gdal_messages) + _world_file(source, dataset)
         if any(MaskFlags.per_dataset in each for each in flags):
             _check_mask(source, dataset)
         undo.pop_all()
         return Opened(dataset, source, remarks)
 
 
-def _opened(source: RasterSource, drivers: Sequence[str], said: list[Any]) -> Any:
+def _open_source(source: RasterSource, drivers: Sequence[str], said: list[Any]) -> Any:
     for name in drivers:
         said.clear()  # what another driver had to say
         with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
@@ -142,7 +142,7 @@ def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
         return [path, *sorted(Path(name) for name in dataset.files if Path(name) != path)]
 
 
-def _judged(source: RasterSource, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
+def _judge_messages(source: RasterSource, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
     """Return warnings for the user from GDAL's messages about a header."""
     texts: dict[str, None] = {}  # each once, in order
     for error, text in said:

@@ -63,7 +63,7 @@ class KnownRasters:
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
         """Open an image as `open_raster` does."""
         stamp = certain_stamp(path)
-        if (facts := self._find((path, bands), stamp)) and (dataset := _opened(path, facts)) is not None:
+        if (facts := self._find((path, bands), stamp)) and (dataset := _open_known(path, facts)) is not None:
             return Raster(dataset, replace(facts.info, path=path), facts.bands, facts.alpha)
         raster = open_raster(path, bands)
         self.remember(raster, path, bands, stamp)
@@ -94,7 +94,9 @@ class KnownRasters:
         kept = self._kept.get(path)
         if kept is not None and kept[0] == stamp:
             return LabelRaster.checked(kept[2].opened(), kept[1], classes, expand_palette)
-        if (facts := self._find((path, "label"), stamp)) and (dataset := _opened(path, facts)) is not None:
+        if (facts := self._find((path, "label"), stamp)) and (
+            dataset := _open_known(path, facts)
+        ) is not None:
             return LabelRaster.checked(dataset, replace(facts.info, path=path), classes, expand_palette)
         label = LabelRaster(path, classes, expand_palette=expand_palette, drivers=drivers)
         if self._keeps_labels and (kept_now := self._keep_pixels(path, stamp, label)) is not None:
@@ -129,7 +131,7 @@ class KnownRasters:
         self._known[key] = stamp, self._same.setdefault(found, found)
 
 
-def _opened(path: Path, found: _Found) -> Any:
+def _open_known(path: Path, found: _Found) -> Any:
     """Open a dataset for its pixels; None if it has changed."""
     info = found.info
     dataset = patiently(path, lambda: _dataset(path, info.driver))

@@ -94,7 +94,7 @@ def pixel_areas(info: RasterInfo) -> PixelAreas | None:
     side = math.sqrt(np.nanmax(few))
     count = min(_NODES, _LEAST + int(side * max(size.height, size.width) / _APART))
     rows, columns = _nodes(size.height, count), _nodes(size.width, count)
-    nodes = _filled(_areas(info, rows, columns))
+    nodes = _fill_nodes(_areas(info, rows, columns))
     if crs.is_projected:
         plane = abs(info.transform.determinant) * float(crs.linear_units_factor[1]) ** 2
         if (np.abs(nodes / plane - 1) <= _PLANE).all():
@@ -102,7 +102,7 @@ def pixel_areas(info: RasterInfo) -> PixelAreas | None:
     if (np.abs(nodes / nodes[:, :1] - 1) <= _ALIKE).all():
         rows = _nodes(size.height, min(_ROWS, _LEAST + int(side * size.height / _ROWS_APART)))
         columns = columns[len(columns) // 2 :][:1]
-        nodes = _filled(_areas(info, rows, columns))
+        nodes = _fill_nodes(_areas(info, rows, columns))
     return PixelAreas(rows, columns, nodes, False)
 
 
@@ -124,7 +124,7 @@ def _areas(info: RasterInfo, rows: NDArray[np.float64], columns: NDArray[np.floa
     return np.where(area > 0, area, np.nan)
 
 
-def _filled(nodes: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fill_nodes(nodes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Fill nodes beyond the CRS's domain with the nearest one of their row, then of their column."""
     for turned in (False, True):
         lines = nodes.T if turned else nodes

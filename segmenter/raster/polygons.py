@@ -106,7 +106,7 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
     return left, bottom, right, top
 
 
-def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
+def cover_pixels(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
     """Return an (H, W) mask of pixels whose centre is in one of the polygons, given in columns and rows.
 
     Args:

@@ -40,7 +40,7 @@ _known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 """Measured bands of each state of a file: training opens files again and again."""
 
 
-def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
+def measured_alpha(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
     """Return the alpha-tagged bands that are measurements, judged by a bounded sample of undamaged pixels."""
     if not alpha:
         return ()
@@ -216,7 +216,7 @@ class Raster(Closing):
             stored = self._dataset.read(self.bands, window=gdal_window(window))
             data = self._scaled(stored)
             valid = self._validity.of(stored, data, window)
-        image = _interleaved(data)
+        image = _interleave(data)
         if len(self.mean_C):
             fill_void(image, void_in_bands(image, valid, self.void_values), self.mean_C)
         if not valid.all():
@@ -270,7 +270,7 @@ class Raster(Closing):
         return f"{self.info.path}: {self._validity.remark}" if self._validity.partial else None
 
 
-def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
+def _interleave(data_HWC: NDArray[Any]) -> NDArray[Any]:
     """Return the values contiguous in memory; band by band, three times as fast as in NumPy's own order."""
     if data_HWC.flags.c_contiguous:
         return data_HWC
@@ -306,7 +306,7 @@ def open_raster(
         used = _bands(info, bands)
         _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
-        data = measured(path, opened, others)
+        data = measured_alpha(path, opened, others)
         if data and bands is None:
             raise refuse(path, info.count, data)
         return Raster(opened.dataset, info, used, tuple(band for band in others if band not in data))

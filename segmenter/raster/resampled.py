@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.resampling import as_type, count_of, resampled, sources, taps
+from segmenter.grid.resampling import as_type, count_of, resample, sources, taps
 from segmenter.grid.windows import Columns, round_up
 from segmenter.raster.header import Readable
 
@@ -132,7 +132,7 @@ class ResampledRaster:
         grid, own = self._grid, under.relative_to(self._grid.extent)
         rows = taps(piece.row, piece.row_stop, grid.extent.height, grid.rows).shifted(-own.row, own.height)
         cols = taps(piece.col, piece.col_stop, grid.extent.width, grid.cols).shifted(-own.col, own.width)
-        values, has_data = resampled(image, valid, rows, cols)
+        values, has_data = resample(image, valid, rows, cols)
         return as_type(values, self.info.dtype), has_data
 
     def _pieces(self, window: Window) -> Iterator[Window]:

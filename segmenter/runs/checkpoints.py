@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, failing, shortened
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, failing, shorten
 from segmenter.base.files import check_stored, make_folder, write_whole
 from segmenter.base.sealed import other_format
 
@@ -126,7 +126,7 @@ def load_some(path: Path, names: Sequence[str]) -> Arrays:
     except FileNotFoundError:
         raise CheckpointError(path, expected="a checkpoint, there is none") from None
     except _DAMAGE as error:
-        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        what = shorten(" ".join(str(error).split())) or type(error).__name__
         raise DamagedCheckpointError(path, f"damaged checkpoint ({what})") from None
 
 
@@ -148,7 +148,7 @@ def load_arrays(path: Path) -> Arrays:
     try:
         arrays = _parts(content)
     except _DAMAGE as error:
-        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        what = shorten(" ".join(str(error).split())) or type(error).__name__
         raise DamagedCheckpointError(path, f"damaged checkpoint ({what})") from None
     digest = arrays.pop(_DIGEST, None)
     if digest is None or digest.tobytes() != arrays_digest(arrays).tobytes():
@@ -263,7 +263,7 @@ def _fingerprint_in(path: Path, state: tuple[int, ...]) -> str:
         with zipfile.ZipFile(path) as archive:
             names = [part.removesuffix(".npy") for part in archive.namelist()]
     except _DAMAGE as error:
-        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        what = shorten(" ".join(str(error).split())) or type(error).__name__
         raise DamagedCheckpointError(path, f"damaged checkpoint ({what})") from None
     prefix = _prefix_of_learned(names)
     return fingerprint(load_some(path, [name for name in names if name.startswith(prefix)]))

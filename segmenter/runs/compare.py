@@ -15,7 +15,7 @@ import numpy as np
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import shortest_ends
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
 from segmenter.evaluation.scores import percent as table_percent
@@ -35,7 +35,7 @@ def compare(given: Sequence[Path]) -> str:
     Raises:
         SegmenterError: there are fewer than two, or one comes twice.
     """
-    paths = _checked([run for path in given for run in _runs_of(path)])
+    paths = _check_runs([run for path in given for run in _runs_of(path)])
     return comparison([read_story(path) for path in paths])
 
 
@@ -44,7 +44,7 @@ def _runs_of(path: Path) -> list[Path]:
     return [path] if (path / RUN_FILE).exists() else runs_in(path) or [path]
 
 
-def _checked(paths: Sequence[Path]) -> list[Path]:
+def _check_runs(paths: Sequence[Path]) -> list[Path]:
     if len(paths) < 2:
         raise SegmenterError(
             "compare",
@@ -114,7 +114,7 @@ def _short(text: str) -> str:
 
 def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[Ranked]) -> list[str]:
     """Return the ranking of runs whose scores may be compared, the best first, and their classes."""
-    name = _ranked_by([stories[i] for i, _ in group], group[0][1].protocol)
+    name = _ranking_score([stories[i] for i, _ in group], group[0][1].protocol)
     ranked = sorted(group, key=lambda one: _descending(score_of(one[1], name)))
     columns = list(dict.fromkeys([name, *FIGURES]))
     header = ["Run", *map(title_of, columns), "best epoch", "of", "steps"]
@@ -129,7 +129,7 @@ def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[Ranke
     return [_table(title, header, rows), _class_table(names, ranked)]
 
 
-def _ranked_by(stories: Sequence[Story], protocol: Protocol) -> str:
+def _ranking_score(stories: Sequence[Story], protocol: Protocol) -> str:
     """Return the score by which all runs choose their best model; mIoU if they differ."""
     chosen = {story.run.recipe.training.best_by for story in stories}
     name = next(iter(chosen)) if len(chosen) == 1 else "miou"
@@ -206,7 +206,7 @@ def duration(seconds: float) -> str:
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False) -> str:
     """Return a table under its title; long cells are cut, columns of `words` are left-fitted."""
-    lines = fitted(header, [list(map(_cut, row)) for row in rows], left=len(header) if words else 1)
+    lines = fit_table(header, [list(map(_cut, row)) for row in rows], left=len(header) if words else 1)
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 

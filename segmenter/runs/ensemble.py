@@ -181,7 +181,7 @@ AnyRun = Run | Ensemble
 """Run or ensemble that predicts."""
 
 
-def joined(runs: Sequence[Run]) -> AnyRun:
+def join_runs(runs: Sequence[Run]) -> AnyRun:
     """Return a single run unchanged, several as an ensemble.
 
     Raises:
@@ -195,9 +195,9 @@ def members(run: AnyRun) -> tuple[Run, ...]:
     return run.members if isinstance(run, Ensemble) else (run,)
 
 
-def uncalibrated(run: AnyRun) -> AnyRun:
+def without_calibration(run: AnyRun) -> AnyRun:
     """Return a run or ensemble that predicts without calibrations."""
-    return joined([replace(member, calibrated=False) for member in members(run)])
+    return join_runs([replace(member, calibrated=False) for member in members(run)])
 
 
 def _far(run: Run) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, OutputError, failing
 from segmenter.base.files import write_whole
-from segmenter.base.sealed import other_format, sealed, unsealed
+from segmenter.base.sealed import other_format, seal, unseal
 from segmenter.runs.run import load_run
 
 _MOST_POINTS = 400
@@ -222,7 +222,7 @@ class RunLog:
 
 def log_line(record: Mapping[str, Any]) -> str:
     """Return the log line of a record, which must have a `step`."""
-    return sealed(json.dumps({"format": _FORMAT, **record})) + "\n"
+    return seal(json.dumps({"format": _FORMAT, **record})) + "\n"
 
 
 def log_records(file: Path) -> Iterator[dict[str, Any]]:
@@ -233,7 +233,7 @@ def log_records(file: Path) -> Iterator[dict[str, Any]]:
         CheckpointError: an undamaged line is of another format.
     """
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        record = unsealed(line)
+        record = unseal(line)
         if record is None:
             continue
         if (version := record.pop("format", None)) != _FORMAT:

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.invocation import invocation, typed
-from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.base.invocation import invocation, quote_path
+from segmenter.base.sealed import json_object, other_format, seal, unsealed_text
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
 from segmenter.evaluation.scores import percent
 from segmenter.grid.labels import MAX_CLASSES
@@ -98,7 +98,7 @@ def save_accuracy(run: RunWithWeights, content: Mapping[str, Any]) -> None:
         OutputError: the file cannot be written.
     """
     whole = {"format": 1, "weights": run.fingerprint(), **content}
-    write_whole(run.path / ACCURACY, sealed(json.dumps(whole, ensure_ascii=False, indent=1)).encode())
+    write_whole(run.path / ACCURACY, seal(json.dumps(whole, ensure_ascii=False, indent=1)).encode())
 
 
 def load_accuracy(run: RunWithWeights) -> AccuracyFile | None:
@@ -199,7 +199,7 @@ def save_origin(run: Path, origin: Origin) -> None:
     Raises:
         SegmenterError: the file cannot be written.
     """
-    write_whole(run / FILE, sealed(origin.model_dump_json(indent=2)).encode())
+    write_whole(run / FILE, seal(origin.model_dump_json(indent=2)).encode())
 
 
 def load_origin(run: Path) -> Origin | None:
@@ -330,7 +330,7 @@ def save_windows(
         of_scenes=of_scenes,
         shown=tuple(shown),
     )
-    write_whole(run / WINDOWS, sealed(json.dumps(content.model_dump(mode="json"))).encode())
+    write_whole(run / WINDOWS, seal(json.dumps(content.model_dump(mode="json"))).encode())
 
 
 def load_windows(run: Path) -> ShownWindows | None:
@@ -407,7 +407,7 @@ def add_progress(run: Path, now: Progress) -> None:
         gaps = [after.step - first.step for first, after in zip(maps, maps[2:], strict=False)]
         del maps[1 + gaps.index(min(gaps))]
     content = now.model_copy(update={"maps": tuple(maps)})
-    write_whole(run / PROGRESS, sealed(json.dumps(content.model_dump(mode="json"))).encode())
+    write_whole(run / PROGRESS, seal(json.dumps(content.model_dump(mode="json"))).encode())
 
 
 def load_progress(run: Path) -> Progress | None:
@@ -509,7 +509,7 @@ def save_calibration(
         with_bias=of(fitted.with_bias),
     )
     text = json.dumps(content.model_dump(mode="json"), indent=1)
-    write_whole(run.path / CALIBRATION, sealed(text).encode())
+    write_whole(run.path / CALIBRATION, seal(text).encode())
 
 
 def copy_calibration(found: CalibrationFile, source: Path, run: RunWithWeights) -> None:
@@ -521,7 +521,7 @@ def copy_calibration(found: CalibrationFile, source: Path, run: RunWithWeights) 
     """
     own = {"step": step_of(run.weights_file()), "weights": run.fingerprint(), "copied_from": str(source)}
     copied = found.model_copy(update=own)
-    write_whole(run.path / CALIBRATION, sealed(json.dumps(copied.model_dump(mode="json"), indent=1)).encode())
+    write_whole(run.path / CALIBRATION, seal(json.dumps(copied.model_dump(mode="json"), indent=1)).encode())
 
 
 def load_calibration(run: Path) -> CalibrationFile | None:
@@ -530,7 +530,7 @@ def load_calibration(run: Path) -> CalibrationFile | None:
     Raises:
         CheckpointError: the file is damaged or of another format.
     """
-    anew = f"remove it, or make it anew: {invocation('calibrate')} {typed(run)}"
+    anew = f"remove it, or make it anew: {invocation('calibrate')} {quote_path(run)}"
     return loaded_record(run / CALIBRATION, CalibrationFile, 1 << 26, remedy=anew)
 
 

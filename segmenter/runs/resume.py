@@ -26,10 +26,10 @@ from segmenter.base.errors import (
     ConfigError,
     DamagedCheckpointError,
     extended_error,
-    shortened,
+    shorten,
 )
 from segmenter.base.files import FileState, file_state, make_folder, remove_leftovers, write_whole
-from segmenter.base.invocation import invocation, typed
+from segmenter.base.invocation import invocation, quote_path
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.reading import flat_settings, recipe_from
@@ -247,7 +247,7 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
     by_step = checkpoints(run)
     if not by_step:
         start = (
-            f"a new run can start from its best model: --init-from {typed(run)} --run OTHER"
+            f"a new run can start from its best model: --init-from {quote_path(run)} --run OTHER"
             if (run / BEST).exists()
             else "start again without --resume, or name another directory with --run"
         )
@@ -282,12 +282,13 @@ def record_of(path: Path) -> Checkpoint:
     return _checkpoint(path, load_some(path, ("position", META)))
 
 
-def unfinished(run: Run) -> str:
+def unfinished_line(run: Run) -> str:
     """Return a line on a training that was stopped, with how to go on; empty if it ended, or if unknown."""
     with suppress(CheckpointError):
         at, epochs = record_of(newest_checkpoint(run.path)).position, run.recipe.training.epochs
         if at.epoch < epochs and not at.ended_early(run.recipe.training):
-            resume = f"{invocation('train')} {typed(run.path / RECIPE_FILE)} --run {typed(run.path)} --resume"
+            recipe, folder = quote_path(run.path / RECIPE_FILE), quote_path(run.path)
+            resume = f"{invocation('train')} {recipe} --run {folder} --resume"
             return f"{run.path}: {at.epoch} of {epochs} epochs are trained; to go on: {resume}"
     return ""
 
@@ -322,7 +323,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
         position = Position(int(done), int(epoch), int(step), float(best), int(without_gain))
         facts = CheckpointFacts.model_validate_json(arrays[META].tobytes())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
-        what = shortened(" ".join(str(error).split()))
+        what = shorten(" ".join(str(error).split()))
         raise CheckpointError(path, f"not a checkpoint that train.py wrote ({what})") from None
     if min(*position[:3], position.without_gain) < 0:
         raise CheckpointError(path, f"not a checkpoint that train.py wrote (position {position[:3]})")
@@ -339,7 +340,7 @@ def _instead(run: Path, damaged: Path) -> str:
     every = f"all {others + 1} checkpoints are damaged" if others else "there is no other"
     best = run / BEST
     if best.is_file() and _is_whole(best):
-        return f"{every}, but {best} is whole: start a new run from it with --init-from {typed(run)}"
+        return f"{every}, but {best} is whole: start a new run from it with --init-from {quote_path(run)}"
     return f"{every}: start anew in another directory with --run"
 
 
@@ -457,7 +458,7 @@ def _falls(path: Path, now: TrainingConfig, done: int) -> str:
     return (
         f"training.schedule: {now.schedule} falls to 0 at the last step, so that with another number of "
         f"epochs the {done} steps done would have had other rates; start a new run from its weights "
-        f"(--init-from {typed(path)} --run OTHER); constant, exponential and piecewise can go on"
+        f"(--init-from {quote_path(path)} --run OTHER); constant, exponential and piecewise can go on"
     )
 
 

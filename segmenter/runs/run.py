@@ -11,7 +11,7 @@
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
     calibration.json        temperature and bias of the probabilities (`records`)
 
-Arrays are stored as .npz with a SHA-256 (`checkpoints`); run.json has checksums of itself (`sealed`) and of
+Arrays are stored as .npz with a SHA-256 (`checkpoints`); run.json has checksums of itself (`seal`) and of
 recipe.yaml, so damage to either is detected. Each checkpoint contains a copy of both texts.
 """
 
@@ -35,8 +35,8 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, extended_error, failing
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.invocation import invocation, typed
-from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.base.invocation import invocation, quote_path
+from segmenter.base.sealed import json_object, other_format, seal, unsealed_text
 from segmenter.base.terminal import say
 from segmenter.config.reading import dump_recipe, load_recipe, with_deals
 from segmenter.config.recipe import Recipe
@@ -195,8 +195,8 @@ class Run(RunContent):
         content["band_names"] = any(self.band_names) and self.band_names
         kept = {name: value for name, value in content.items() if value or name not in _LATER}
         text = json.dumps({"format": FORMAT, **kept}, indent=2, default=asdict)
-        _validated(text.encode(), "the training data give what no model can be trained with")
-        return sealed(text).encode()
+        _validate(text.encode(), "the training data give what no model can be trained with")
+        return seal(text).encode()
 
     def weights_file(self) -> Path:
         """Return the best model's file, else the newest checkpoint.
@@ -225,7 +225,7 @@ class Run(RunContent):
         """Return the record of `calibration`, under the same conditions."""
         if not self.calibrated or (found := load_calibration(self.path)) is None:
             return None
-        anew = f"make it anew: {invocation('calibrate')} {typed(self.path)}"
+        anew = f"make it anew: {invocation('calibrate')} {quote_path(self.path)}"
         if len(found.bias) != len(self.classes):
             raise CheckpointError(
                 self.path / CALIBRATION,
@@ -314,7 +314,7 @@ def load_run(path: Path) -> Run:
             path / RECIPE_FILE,
             "edited or damaged: it is not what this run was trained with",
             remedy=f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; to train with other "
-            f"settings, start a new run with --init-from {typed(path)}",
+            f"settings, start a new run with --init-from {quote_path(path)}",
         )
     facts = {each.name: getattr(content, each.name) for each in fields(RunContent)}
     return Run(path, with_deals(load_recipe(path / RECIPE_FILE), deals_of(path)), **facts)
@@ -326,7 +326,7 @@ def _run_of(file: Path) -> str:
         return f"give the run that it is of, {os.path.relpath(run)}"
     if file.suffix in (".yaml", ".yml"):
         return f"a recipe is trained first, into runs/{file.stem} where it is not told otherwise"
-    return f"a packed run is unpacked with: {invocation('runs')} unpack {typed(file)}"
+    return f"a packed run is unpacked with: {invocation('runs')} unpack {quote_path(file)}"
 
 
 def _is_there(file: Path) -> bool:
@@ -382,14 +382,14 @@ def runs_in(folder: Path) -> list[Path]:
 def _hint(missing: Path) -> str:
     """Return a hint: the runs in a folder, or a similarly spelt one beside it, or the first of all."""
     if inside := runs_in(missing):
-        return f"; runs in it are {_listed(inside)}"
+        return f"; runs in it are {_list_runs(inside)}"
     beside = {run.name: run for run in runs_in(missing.parent)}
     if near := get_close_matches(missing.name, beside, 1):
         return f"; did you mean {beside[near[0]]}?"
-    return f"; runs beside it are {_listed(list(beside.values()))}" if beside else ""
+    return f"; runs beside it are {_list_runs(list(beside.values()))}" if beside else ""
 
 
-def _listed(runs: Sequence[Path]) -> str:
+def _list_runs(runs: Sequence[Path]) -> str:
     more = f" and {len(runs) - _SHOWN_RUNS} more" if len(runs) > _SHOWN_RUNS else ""
     return ", ".join(map(str, runs[:_SHOWN_RUNS])) + more
 
@@ -461,10 +461,10 @@ def read_run_file(content: bytes, where: str) -> RunFile:
         raise CheckpointError(where, "damaged or edited: its checksum is another, or missing")
     if (data := json_object(whole)) is not None and data.get("format") != FORMAT:
         raise CheckpointError(where, other_format(FORMAT, data.get("format")))
-    return _validated(whole, f"{where}: damaged or edited")
+    return _validate(whole, f"{where}: damaged or edited")
 
 
-def _validated(text: bytes, where: str) -> RunFile:
+def _validate(text: bytes, where: str) -> RunFile:
     try:
         return TypeAdapter(RunFile).validate_json(text)
     except LabelError as error:
@@ -472,11 +472,11 @@ def _validated(text: bytes, where: str) -> RunFile:
     except ValidationError as error:
         errors = error.errors()
         more = f" and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""
-        what = "; ".join(_explained(each) for each in errors[:_MOST_ERRORS])
+        what = "; ".join(_explain(each) for each in errors[:_MOST_ERRORS])
         raise CheckpointError(where, f"{what}{more}") from None
 
 
-def _explained(error: Any) -> str:
+def _explain(error: Any) -> str:
     at = ".".join(str(part) for part in error["loc"])
     message = error["msg"].replace("Input should be", "expected")
     given = "" if "got" in message or error["type"] == "missing" else f", got {reprlib.repr(error['input'])}"

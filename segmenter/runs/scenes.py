@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import CheckpointError, SegmenterError, counted, plain, shortened
+from segmenter.base.errors import CheckpointError, SegmenterError, counted, plain, shorten
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.sealed import other_format, sealed, unsealed
-from segmenter.base.terminal import fitted
+from segmenter.base.sealed import other_format, seal, unseal
+from segmenter.base.terminal import fit_table
 from segmenter.grid.deals import Deals, as_json, deals_from
 from segmenter.grid.scenes import SPLITS, Scene, Split
 
@@ -149,7 +149,7 @@ def _degrees(place: tuple[float, float, float, float] | None) -> str:
 def scene_table(known: RunScenes) -> list[str]:
     """Return the lines of a table of a run's scenes, and a line with the number of each role."""
     counts = ", ".join(f"{count} {role}" for role, count in known.counts.items() if count)
-    lines = fitted(TITLES, scene_rows(known), left=len(TITLES))
+    lines = fit_table(TITLES, scene_rows(known), left=len(TITLES))
     return [*(plain(line) for line in lines), f"{counted(len(known.scenes), 'scene')}: {counts}"]
 
 
@@ -161,7 +161,7 @@ def save_scenes(run: Path, known: RunScenes) -> None:
     """
     scenes = {name: asdict(scene) for name, scene in known.scenes.items()}
     content = {"format": _FORMAT, "scenes": scenes, "deals": as_json(known.deals)}
-    write_whole(run / FILE, sealed(json.dumps(content, indent=0)).encode())
+    write_whole(run / FILE, seal(json.dumps(content, indent=0)).encode())
 
 
 def load_scenes(run: Path) -> RunScenes | None:
@@ -177,7 +177,7 @@ def load_scenes(run: Path) -> RunScenes | None:
     try:
         if (old := _of_before(text)) is not None:
             return old
-        content = unsealed(text)
+        content = unseal(text)
         if content is None:
             raise ValueError("its checksum is another, or missing")
         if content.get("format") != _FORMAT:
@@ -189,7 +189,7 @@ def load_scenes(run: Path) -> RunScenes | None:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             path,
-            f"damaged or edited: {shortened(str(error))}",
+            f"damaged or edited: {shorten(str(error))}",
             remedy="put it back as it was; what the run learnt cannot be known without it",
         ) from None
 

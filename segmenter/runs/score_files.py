@@ -13,7 +13,7 @@ import numpy as np
 from segmenter.base.errors import ScoreError, SegmenterError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import json_object
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.evaluation.scores import FIGURES, Scores, percent, score_of, title_of
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.run import RUN_FILE, runs_in
@@ -42,7 +42,7 @@ def fold_table(runs: Sequence[Path]) -> str:
     """
     all_scores = []
     for run in runs:
-        if (best := scored(run / BEST_FILES[0])) is None:
+        if (best := load_score(run / BEST_FILES[0])) is None:
             raise SegmenterError(run, expected=f"scores in {BEST_FILES[0]}, there are none")
         all_scores.append(best.scores)
     rows = {title: [float(getattr(one, key)) for one in all_scores] for key, title in FIGURES.items()}
@@ -55,7 +55,7 @@ def fold_table(runs: Sequence[Path]) -> str:
         spread = float(np.std(known, ddof=1)) if len(known) > 1 else np.nan
         lines.append([title, *map(percent, values), percent(mean), percent(spread)])
     titles = [run.name for run in runs]
-    return "\n".join(fitted(["score, or IoU of a class", *titles, "mean", "± deviation"], lines))
+    return "\n".join(fit_table(["score, or IoU of a class", *titles, "mean", "± deviation"], lines))
 
 
 BEST_FILES = ("scores.json", "confusion.png")
@@ -72,7 +72,7 @@ def keep_as_best(run: Path) -> None:
 
 def later_scores(run: Path, step: int) -> list[Path]:
     """Return the files of the last validation if it came after a step."""
-    last = scored(run / LAST_FILES[0])
+    last = load_score(run / LAST_FILES[0])
     if last is None or last.step <= step:
         return []
     return [run / name for name in LAST_FILES if (run / name).is_file()]
@@ -81,10 +81,10 @@ def later_scores(run: Path, step: int) -> list[Path]:
 def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
     """Return a line on the best validation and one on the last, each with its files."""
     lines = []
-    if best := scored(run / BEST_FILES[0]):
+    if best := load_score(run / BEST_FILES[0]):
         files = ", ".join(BEST_FILES)
         lines.append(f"best: {_line(best, best_by)}; {BEST}, which predict.py uses, {files}")
-    if last := scored(run / LAST_FILES[0]):
+    if last := load_score(run / LAST_FILES[0]):
         lines.append(f"last: {_line(last, best_by)}; {', '.join(LAST_FILES)}")
     return lines
 
@@ -95,7 +95,7 @@ def record_to_beat(run: Path, best_by: str) -> float | None:
     A validation counts all classes, so its missed pixels are exactly those without data; today's rule leaves
     them out.
     """
-    best = scored(run / BEST_FILES[0])
+    best = load_score(run / BEST_FILES[0])
     if best is None or best.scores.protocol.without_data == "left out":
         return None
     then = best.scores
@@ -112,7 +112,7 @@ class Scored:
     scores: Scores
 
 
-def scored(path: Path) -> Scored | None:
+def load_score(path: Path) -> Scored | None:
     """Load the validation in a score file; None if it cannot be read."""
     try:
         record = json_object(path.read_bytes()) or {}

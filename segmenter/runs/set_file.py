@@ -9,8 +9,8 @@ from pydantic import Field
 
 from segmenter.base.errors import CheckpointError
 from segmenter.base.files import write_whole
-from segmenter.base.invocation import invocation, typed
-from segmenter.base.sealed import sealed
+from segmenter.base.invocation import invocation, quote_path
+from segmenter.base.sealed import seal
 from segmenter.evaluation.calibration import Share
 from segmenter.evaluation.prediction_sets import PROMISES, BlockLosses, SetThresholds, has_few
 from segmenter.grid.labels import MAX_CLASSES
@@ -56,7 +56,7 @@ def save_sets(run: RunWithWeights, losses: BlockLosses) -> SetsFile:
         blocks=tuple(losses.blocks_K.tolist()),
         thresholds={_percent_key(promise): losses.thresholds(promise).each_K for promise in PROMISES},
     )
-    write_whole(run.path / SETS, sealed(json.dumps(content.model_dump(mode="json"), indent=1)).encode())
+    write_whole(run.path / SETS, seal(json.dumps(content.model_dump(mode="json"), indent=1)).encode())
     return content
 
 
@@ -66,7 +66,7 @@ def load_sets(run: RunWithWeights, promise: float) -> SetThresholds:
     Raises:
         CheckpointError: there are none, they are damaged, or of other weights.
     """
-    anew = f"make them anew: {invocation('calibrate')} {typed(run.path)}"
+    anew = f"make them anew: {invocation('calibrate')} {quote_path(run.path)}"
     found = loaded_record(run.path / SETS, SetsFile, 1 << 20, remedy=anew)
     if found is None:
         raise CheckpointError(run.path, expected=f"thresholds of prediction sets in {SETS}", remedy=anew)

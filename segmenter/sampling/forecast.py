@@ -127,7 +127,7 @@ class Forecast:
         Expected classes: the sum over the classes of 1 − C(N − n, B) / C(N, B), where n of N tiles hold it.
         """
         sizes = [min(batch, self.tiles) for batch in batches]
-        expected = (1 - _avoided(self._lacking_C, self.tiles, sizes)).sum(axis=1)
+        expected = (1 - _chance_to_avoid(self._lacking_C, self.tiles, sizes)).sum(axis=1)
         chances = self._law.chances(sizes)
         return [
             Outlook(batch, probability, error, float(classes))
@@ -184,7 +184,7 @@ class _Exact:
     terms_M: NDArray[np.int64]
 
     def chances(self, sizes: Sequence[int]) -> list[tuple[float, float]]:
-        return [(p, 0.0) for p in self._probabilities(_avoided(self.avoid_M, self.tiles, sizes))]
+        return [(p, 0.0) for p in self._probabilities(_chance_to_avoid(self.avoid_M, self.tiles, sizes))]
 
     def needed(self, share: float) -> int:
         low, high = 1, self.tiles  # all tiles hold all classes that occur
@@ -221,7 +221,7 @@ def _exact(there_NC: NDArray[np.bool_]) -> _Exact:
     return _Exact(tiles, avoid_M, signs[avoid_M])
 
 
-def _avoided(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Wide:
+def _chance_to_avoid(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Wide:
     """Return (sizes, M) the probability C(M, B) / C(N, B) that B of N tiles are all among M given ones."""
     found: dict[int, Wide] = {}
     steps = sorted({size for size in sizes if size <= _LONGEST_PRODUCT})
@@ -281,7 +281,7 @@ class _Simulated:
 def _cover_times(there_NC: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return (orders,) the number of tiles until all classes are seen, in each random order."""
     tiles = len(there_NC)
-    words_NW = _packed(there_NC)
+    words_NW = _pack_classes(there_NC)
     full_W = np.bitwise_or.reduce(words_NW, axis=0)
     start = min(_START, tiles)
     holders: dict[int, NDArray[np.int64]] = {}
@@ -314,7 +314,7 @@ def _cover_time(
     return beyond(np.flatnonzero(~there_NC[order].any(axis=0)))
 
 
-def _packed(there_NC: NDArray[np.bool_]) -> NDArray[np.uint64]:
+def _pack_classes(there_NC: NDArray[np.bool_]) -> NDArray[np.uint64]:
     """Return the classes of each tile as bits of 64-bit words."""
     bytes_NB = np.packbits(there_NC, axis=1)
     spare = -bytes_NB.shape[1] % 8

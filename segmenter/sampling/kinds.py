@@ -195,7 +195,7 @@ def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArr
     return packed.reshape(-1).view("<u2" if width == 2 else "<i8")
 
 
-def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], Ints]:
+def number_kinds(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], Ints]:
     """Return codes of the kinds, kind of each tile, and number of tiles of each kind."""
     if codes_N.dtype != np.uint16:
         codes_T, kind_N, tiles_T = np.unique(codes_N, return_inverse=True, return_counts=True)
@@ -209,7 +209,7 @@ def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], I
     return codes_T, number[codes_N], every[codes_T]
 
 
-def projected(
+def project_kinds(
     codes_T: Ints, tiles_T: Ints, classes: Sequence[int], uses_T: Ints | None = None
 ) -> tuple[Kinds, Ints]:
     """Return the kinds restricted to `classes` (bits 0, 1, …), and the index of each old kind among them.
@@ -301,11 +301,11 @@ def water_fill(number: int, tiles: Ints, before: Ints, limit: Ints, rng: np.rand
     low, high = 0.0, float((before.sum() + number) / max(1, tiles.min()) + 1)
     for _ in range(64):
         middle = (low + high) / 2
-        if _filled(middle, tiles, before, limit).sum() <= number:
+        if _fill_level(middle, tiles, before, limit).sum() <= number:
             low = middle
         else:
             high = middle
-    chosen = _filled(low, tiles, before, limit)
+    chosen = _fill_level(low, tiles, before, limit)
     while (left := number - int(chosen.sum())) > 0:
         room = np.flatnonzero(before + chosen < limit)
         level = (before + chosen)[room] / tiles[room]
@@ -314,5 +314,5 @@ def water_fill(number: int, tiles: Ints, before: Ints, limit: Ints, rng: np.rand
     return chosen
 
 
-def _filled(level: float, tiles: Ints, before: Ints, limit: Ints) -> Ints:
+def _fill_level(level: float, tiles: Ints, before: Ints, limit: Ints) -> Ints:
     return np.maximum(0, np.minimum(np.floor(level * tiles).astype(np.int64), limit) - before)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling.rows import evenly_drawn, shuffled
+from segmenter.sampling.rows import evenly_drawn, shuffle_tiles
 
 Tiles = NDArray[np.int64]
 
@@ -46,12 +46,12 @@ def drawn_epoch(
     """
     rng = np.random.default_rng(np.random.SeedSequence([seed, epoch]))
     if config.method == "repeat_factor":
-        return _repeated(counts_NK, global_batch, config, rng)
+        return _repeat_tiles(counts_NK, global_batch, config, rng)
     if config.method == "rare_class":
         return _rare_class(counts_NK, global_batch, config, rng)
     if config.method == "foreground":
         return _foreground(counts_NK, global_batch, config, rng, (seed, epoch))
-    rows_SB = shuffled(len(counts_NK), global_batch, rng)
+    rows_SB = shuffle_tiles(len(counts_NK), global_batch, rng)
     return Drawn(rows_SB, fillers=rows_SB.size - len(counts_NK))
 
 
@@ -69,7 +69,7 @@ def repeat_factors(counts_NK: NDArray[np.integer], min_pixels: int, threshold: f
     return np.asarray(np.where(holds_NK, factor_K, 1.0).max(axis=1, initial=1.0))
 
 
-def _repeated(
+def _repeat_tiles(
     counts_NK: NDArray[np.integer], batch: int, config: SamplingConfig, rng: np.random.Generator
 ) -> Drawn:
     """Draw each tile ⌊r⌋ or ⌈r⌉ times, r on average; all in random order.

@@ -26,8 +26,8 @@ from segmenter.sampling.kinds import (
     RowRules,
     class_codes,
     holders,
-    numbered,
-    projected,
+    number_kinds,
+    project_kinds,
     smallest_batch,
 )
 from segmenter.sampling.methods import drawn_epoch
@@ -262,7 +262,7 @@ def plan(
 
     def of(table: PartTable) -> Plan:
         wishes = Wishes.of(table, blocks, config) if config.plans_amounts else None
-        return _planned(table, global_batch // blocks, rules, blocks, wishes)
+        return _plan_table(table, global_batch // blocks, rules, blocks, wishes)
 
     table.check_size()
     result = of(table)
@@ -301,7 +301,7 @@ def planned_rows(
     table, wishes = _checked_table(counts, global_batch), None
     if amounts is not None and amounts.plans_amounts:
         wishes = Wishes.of(table, 1, amounts, global_batch)
-    return _planned(table, global_batch, rules, 1, wishes)
+    return _plan_table(table, global_batch, rules, 1, wishes)
 
 
 def _of_classes(result: Plan, table: PartTable) -> Plan:
@@ -342,7 +342,7 @@ def _checked_table(counts: NDArray[np.integer] | PartTable, global_batch: int) -
     return counts if isinstance(counts, PartTable) else part_table(counts)
 
 
-def _planned(table: PartTable, batch: int, rules: Rules, blocks: int, wishes: Wishes | None) -> Plan:
+def _plan_table(table: PartTable, batch: int, rules: Rules, blocks: int, wishes: Wishes | None) -> Plan:
     counts_NK, rows = table.counts_NP, RowRules(batch, blocks, rules.max_repeats)
     if counts_NK.shape[1] > MOST_CLASSES:
         raise DatasetError(
@@ -350,7 +350,7 @@ def _planned(table: PartTable, batch: int, rules: Rules, blocks: int, wishes: Wi
             got=counts_NK.shape[1],
             remedy="use sampling.coverage: off",
         )
-    codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, rules.min_pixels))
+    codes_T, kind_N, tiles_T = number_kinds(class_codes(counts_NK, rules.min_pixels))
     held_K = holders(codes_T, tiles_T, counts_NK.shape[1])
     key = codes_T.tobytes(), tiles_T.tobytes(), len(held_K)
     shared = _promise_of_all(key, rows, tuple(table.titles or ()), rules.seed, wishes)
@@ -415,10 +415,10 @@ def _promise_of_all(
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
     table = Kinds(codes_T, tiles_T, table_key[2], tiles_T)
     found = _promise(table, rows, names, rng)
-    return _raised(found, wishes, table, rows, rng) if wishes else found
+    return _raise_promise(found, wishes, table, rows, rng) if wishes else found
 
 
-def _raised(
+def _raise_promise(
     found: _Promise, wishes: Wishes, table: Kinds, rules: RowRules, rng: np.random.Generator
 ) -> _Promise:
     """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
@@ -432,7 +432,7 @@ def _raised(
     low, high, part = 0, PARTS, PARTS
     while low < high and found.asked and (any(wishes.odds_P) or (fits_P > ONE).any()):
         uses_T = wishes.uses(found.promised, table, often, rows, batch, part)
-        kinds, _ = projected(table.codes_T, table.tiles_T, found.asked, uses_T)
+        kinds, _ = project_kinds(table.codes_T, table.tiles_T, found.asked, uses_T)
         demand = wishes.demand(fits_P[is_asked], found.asked, kinds, max_repeats).lowered(part, PARTS)
         try:
             needed = cover(kinds, rules, rng, demand, most)
@@ -464,7 +464,7 @@ def _promise(
     promised = [int(c) for c in np.flatnonzero(held_K) if held_K[c] * (1 + (max_repeats or 0)) >= least]
     while True:
         asked = [c for c in promised if held_K[c] < tiles_T.sum()]  # what all tiles hold, any row holds
-        kinds, new_T = projected(codes_T, tiles_T, asked)
+        kinds, new_T = project_kinds(codes_T, tiles_T, asked)
         if batch <= kinds.classes and (need := smallest_batch(kinds)) > batch:
             raise DatasetError(_too_small(batch, blocks, need, promised, names))
         try:
@@ -533,10 +533,10 @@ def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, block
 
     The search starts at tiles ÷ tiles of the scarcest class; smaller batches have too many steps.
     """
-    codes_T, _, tiles_T = numbered(class_codes(counts_NK, min_pixels))
+    codes_T, _, tiles_T = number_kinds(class_codes(counts_NK, min_pixels))
     held_K = holders(codes_T, tiles_T, counts_NK.shape[1])
     asked = np.flatnonzero((held_K > 0) & (held_K < tiles_T.sum()))
-    kinds, _ = projected(codes_T, tiles_T, [int(c) for c in asked])
+    kinds, _ = project_kinds(codes_T, tiles_T, [int(c) for c in asked])
     batch = max(-(-kinds.tiles // kinds.scarcest), smallest_batch(kinds)) if kinds.classes else 1
     while batch < kinds.tiles:
         if cover(kinds, RowRules(batch, blocks, None), np.random.default_rng(0)).repeats == 0:

@@ -23,7 +23,7 @@ _FILL_ROUNDS = 64
 """Each tries another tile in every open place; of several tiles, one is in another row."""
 
 
-def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def shuffle_tiles(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return (steps, batch) all tiles in random order; repeated tiles complete the last row."""
     rows = -(-tiles // batch)
     order = np.concatenate(
@@ -72,7 +72,7 @@ def lay_out(
         _repeat_evenly(tile_P, needed, new_T[kind_N], uses_N, rng)
     several_N = np.zeros(len(kind_N), bool) if uses_N is None else uses_N > 1
     grid_SB, fixed_SB = _grid(needed, tile_P, order_U[free_U], several_N, batch, rng)
-    codes_SB = kinds.codes_T.astype(_unsigned(kinds.classes))[new_T][kind_N[grid_SB]]
+    codes_SB = kinds.codes_T.astype(_unsigned_type(kinds.classes))[new_T][kind_N[grid_SB]]
     need_SK = None if demand is None else demand.shared_out(needed.steps)
     if need_SK is not None:
         fixed_SB[:] = False  # twins are parted at the end
@@ -119,7 +119,7 @@ def _repeat_evenly(
         tile_P[entries] = rng.permutation(np.repeat(tiles, again))
 
 
-def _unsigned(classes: int) -> type[np.unsignedinteger]:
+def _unsigned_type(classes: int) -> type[np.unsignedinteger]:
     return np.uint8 if classes <= 8 else np.uint16 if classes <= 16 else np.uint64
 
 

@@ -167,7 +167,7 @@ def _greedy_cover(
             try:
                 search = _Greedy(kinds, rules, steps, sizes, rng, demand)
                 found = search.cover(early=number % 2 == 1)
-                found = _by_row(found, kinds) if demand else _trimmed(found, kinds, batch, multiple)
+                found = _by_row(found, kinds) if demand else _trim_rows(found, kinds, batch, multiple)
             except TooRareError as error:
                 refusal = error
                 continue
@@ -183,7 +183,7 @@ def _greedy_cover(
         steps = max(steps + multiple, -(-(kinds.tiles + best.repeats) // (batch * multiple)) * multiple)
 
 
-def _trimmed(found: RequiredKinds, kinds: Kinds, batch: int, multiple: int) -> RequiredKinds:
+def _trim_rows(found: RequiredKinds, kinds: Kinds, batch: int, multiple: int) -> RequiredKinds:
     """Drop surplus rows, those with most repeats first; their other tiles go to places of the rest."""
     while (steps := -(-(kinds.tiles + found.repeats) // (batch * multiple)) * multiple) < found.steps:
         again_S = np.bincount(found.row_P, weights=found.repeat_P, minlength=found.steps)

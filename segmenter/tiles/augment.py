@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.errors import ConfigError, shorten
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import as_type
-from segmenter.tiles.kernels import Planes, by_pixel, extended, transformed, unbounded, unmixed
+from segmenter.tiles.kernels import Planes, by_pixel, extend_valid, is_unbounded, transform_tile, unmix
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import Stage, stages_of
 
@@ -176,11 +176,11 @@ class Augmenter:
         """Apply a stage to image and planes without mixing pixels that have no data into others."""
         valid_HW = planes[1] == 2
         if not stage.spatial:
-            return recoloured(stage, seed, image_HWC, valid_HW, self._unit), planes
+            return recolour(stage, seed, image_HWC, valid_HW, self._unit), planes
         moved_HWC, planes = apply_stage(stage, seed, image_HWC, planes)
         if stage.interpolates and not outline:
             assert stage.compose is not None
-            moved_HWC = unmixed(stage.compose, image_HWC, valid_HW, moved_HWC, planes[1] == 2)
+            moved_HWC = unmix(stage.compose, image_HWC, valid_HW, moved_HWC, planes[1] == 2)
         return moved_HWC, planes
 
     def _stages(self) -> list[Stage]:
@@ -195,15 +195,15 @@ def apply_stage(
     """Return image, class ids and validity after a stage's transforms, seeded with `seed`."""
     assert stage.compose is not None
     if not stage.spatial:
-        return transformed(stage.compose, seed, image_HWC)[0], planes
+        return transform_tile(stage.compose, seed, image_HWC)[0], planes
     carrier = None if stage.keeps_all else _CARRIERS.get(image_HWC.dtype.name)
     if carrier is None:
-        return transformed(stage.compose, seed, image_HWC, planes)
-    moved, planes = transformed(stage.compose, seed, image_HWC.astype(carrier), planes)
+        return transform_tile(stage.compose, seed, image_HWC, planes)
+    moved, planes = transform_tile(stage.compose, seed, image_HWC.astype(carrier), planes)
     return as_type(moved, image_HWC.dtype.name), planes
 
 
-def recoloured(
+def recolour(
     stage: Stage, seed: int, image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], unit: ColourRange | None
 ) -> NDArray[Any]:
     """Return the image after a stage of colour changes.
@@ -216,17 +216,17 @@ def recoloured(
     if not valid_HW.any():
         return image_HWC
     if not by_pixel(stage.compose):
-        image_HWC = extended(image_HWC, valid_HW)
+        image_HWC = extend_valid(image_HWC, valid_HW)
     if unit is None:
-        return transformed(stage.compose, seed, image_HWC)[0]
-    share_HWC = unit.shares(image_HWC, _FARTHEST if unbounded(stage.compose) else 0.0)
-    changed_HWC = transformed(stage.compose, seed, share_HWC.copy())[0]
+        return transform_tile(stage.compose, seed, image_HWC)[0]
+    share_HWC = unit.shares(image_HWC, _FARTHEST if is_unbounded(stage.compose) else 0.0)
+    changed_HWC = transform_tile(stage.compose, seed, share_HWC.copy())[0]
     return unit.moved(image_HWC, changed_HWC - share_HWC)
 
 
 def in_one_line(error: Exception) -> str:
     """Return a library's error as one short line."""
-    return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
+    return shorten(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
 def _wide(dtype: np.dtype[Any]) -> Any:

@@ -21,9 +21,9 @@ from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.sampling.quotas import tiles_of_parts
 from segmenter.tiles.augment import Augmenter
-from segmenter.tiles.gsd import GroundGsd, resampled
+from segmenter.tiles.gsd import GroundGsd, resample_tile
 from segmenter.tiles.index import TileIndex
-from segmenter.tiles.kernels import counted
+from segmenter.tiles.kernels import count_classes
 from segmenter.tiles.pasting import Paster
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile
@@ -300,7 +300,7 @@ class BatchLoader:
     def _held_classes(self, drawn: _Drawn) -> NDArray[np.bool_]:
         """Return (K,) True for the classes that a tile holds."""
         classes = self._index.counts_NK.shape[1]
-        pixels_K = counted(drawn.content[2], classes)
+        pixels_K = count_classes(drawn.content[2], classes)
         return np.asarray(pixels_K >= self._recipe.sampling.min_pixels)
 
     # --------------------------------------------------------------------------------- one tile
@@ -320,7 +320,9 @@ class BatchLoader:
         window = home if ground is None else ground.window_beside(tile, beside, tuple(key[1:]))
         if window is None:
             return None
-        return resampled(self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size)
+        return resample_tile(
+            self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size
+        )
 
     def _reach(self, window: Window) -> int:
         """Return the pixels by which a window may be shifted; if smaller than its tile, anywhere in it."""
@@ -354,7 +356,7 @@ class BatchLoader:
             rows, cols = (int(v) for v in rng.integers(-reach, reach + 1, 2))
             window = self._store.window_in_scene(scene, window.shifted(rows, cols))
         read = self._store.outline(scene, window, self.dtype) if outline else self._store.read(scene, window)
-        content = resampled(read, self._recipe.tiles.size)
+        content = resample_tile(read, self._recipe.tiles.size)
         if not (as_it_lies or self._paster.does_nothing):
             content = self._paster(content, tile, (self._recipe.seed, *astuple(key)))
         seed_of_change = int(rng.integers(2**32))

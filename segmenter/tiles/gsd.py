@@ -278,7 +278,7 @@ def _bounds() -> str:
     )
 
 
-def resampled(tile: Tile, side: int) -> Tile:
+def resample_tile(tile: Tile, side: int) -> Tile:
     """Resample a square tile, image (H, H, C), valid (H, H), ids (H, H), to `side` pixels.
 
     The image must be 0 where there is no data, as from `SceneStore.read`.
@@ -289,18 +289,18 @@ def resampled(tile: Tile, side: int) -> Tile:
     precise = np.float32 if image_HWC.dtype.itemsize <= 2 or image_HWC.dtype == np.float32 else np.float64
     if valid_HW.all():
         valid = np.ones((side, side), np.bool_)
-        values = _averaged(image_HWC, side, precise)
+        values = _average(image_HWC, side, precise)
     else:
-        share = _averaged(valid_HW[..., None], side, precise)
+        share = _average(valid_HW[..., None], side, precise)
         valid = share[..., 0] >= 0.5 - _ROUNDING
-        total = _averaged(image_HWC, side, precise)  # 0 where there is no data
+        total = _average(image_HWC, side, precise)  # 0 where there is no data
         values = np.where(valid[..., None], total / np.where(share > 0, share, 1), 0)
     label = _label(label_HW, side)
     label[~valid] = IGNORE
     return as_type(values, image_HWC.dtype.name), valid, label
 
 
-def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
+def _average(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
     """Average over the area of each new pixel; interpolate linearly if the new ones are smaller.
 
     Computed in floats, band by band to save memory: in 8 bits OpenCV rounds halves of 2×2 averages up, which

@@ -281,7 +281,7 @@ def build_index(
         if entries.keys() != before.keys() or missing:
             save_entries(folder, name, entries, len(dataset.classes))
     per_scene = [entries[relative_paths(dataset, scene)][1] for scene in scenes]
-    return _joined(scenes, per_scene, tile, tiles.min_labelled, len(dataset.classes))
+    return _join_scenes(scenes, per_scene, tile, tiles.min_labelled, len(dataset.classes))
 
 
 def _key(dataset: Dataset, tiles: TilesConfig) -> str:
@@ -326,7 +326,7 @@ def _measure(
         warn(f"and so in {len(remarks) - _REMARKS} more images")
 
 
-def _joined(
+def _join_scenes(
     scenes: tuple[Scene, ...], tiles_S: list[SceneTiles], tile: Size, min_labelled: float, classes: int
 ) -> TileIndex:
     """Join all scenes' tiles to one index, leaving out tiles with too few labelled pixels."""

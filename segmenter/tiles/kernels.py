@@ -46,7 +46,7 @@ Planes = tuple[NDArray[np.uint8], ...]
 """Arrays (H, W) that move by nearest neighbour, with one fill value: class ids and validity; or none."""
 
 
-def transformed(
+def transform_tile(
     compose: Compose, seed: int, image_HWC: NDArray[Any], planes: Planes = ()
 ) -> tuple[NDArray[Any], Planes]:
     """Apply a `Compose` seeded with `seed` to image and planes: the library's bits, by faster kernels."""
@@ -56,24 +56,24 @@ def transformed(
     for one in compose.transforms:
         one.set_random_seed(seed)
         if not one.should_apply():
-            one.params = {}  # which `unmixed` looks at
+            one.params = {}  # which `unmix` looks at
             continue
         kind = type(one).__name__
         if kind == "D4":
             turns, mirrored = _ELEMENTS[str(one.get_params()["group_element"])]
-            image_HWC, *moved = (turned(array, turns, mirrored) for array in (image_HWC, *planes))
+            image_HWC, *moved = (turn(array, turns, mirrored) for array in (image_HWC, *planes))
             planes = tuple(moved)
         elif kind == "HueSaturationValue" and image_HWC.dtype == np.uint8 and image_HWC.shape[-1] == 3:
             drawn = one.get_params()
             image_HWC = shifted_hsv(image_HWC, drawn["hue_shift"], drawn["sat_shift"], drawn["val_shift"])
         elif kind in _UNBOUNDED and image_HWC.dtype == np.float32:
-            image_HWC = _unclipped(one, image_HWC)
+            image_HWC = _apply_unclipped(one, image_HWC)
         else:
             image_HWC, planes = _by_library(partial(one, force_apply=True), image_HWC, planes)
     return image_HWC, planes
 
 
-def unbounded(compose: Compose) -> bool:
+def is_unbounded(compose: Compose) -> bool:
     """Return True if a `Compose` works without clipping float images to 0 … 1."""
     return all(type(one).__name__ in _UNBOUNDED for one in compose.transforms)
 
@@ -86,7 +86,7 @@ def by_pixel(compose: Compose) -> bool:
     )
 
 
-def _unclipped(transform: Any, image_HWC: NDArray[np.float32]) -> NDArray[np.float32]:
+def _apply_unclipped(transform: Any, image_HWC: NDArray[np.float32]) -> NDArray[np.float32]:
     """Change a float image as the library does, but without its clipping to 0 … 1."""
     drawn = transform.get_params_dependent_on_data({}, {"image": image_HWC})
     if "noise_map" in drawn:
@@ -100,7 +100,7 @@ def _unclipped(transform: Any, image_HWC: NDArray[np.float32]) -> NDArray[np.flo
     return np.asarray(changed, np.float32)
 
 
-def unmixed(
+def unmix(
     compose: Compose,
     image_HWC: NDArray[Any],
     valid_HW: NDArray[np.bool_],
@@ -127,7 +127,7 @@ def unmixed(
     return moved_HWC
 
 
-def extended(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[Any]:
+def extend_valid(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[Any]:
     """Fill pixels without data with the value of a pixel with data that is about the nearest."""
     if valid_HW.all() or not valid_HW.any():
         return image_HWC
@@ -153,7 +153,7 @@ def _by_library(
     return moved["image"], tuple(cv2.extractChannel(moved["mask"], number) for number in range(len(planes)))
 
 
-def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
+def turn(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
     """Turn an array (H, W) or (H, W, C) by quarter turns anticlockwise, then mirror it if `mirrored`.
 
     As `np.rot90(array, turns)`, then `[:, ::-1]`. Without changes the same array, else a contiguous one.
@@ -163,7 +163,7 @@ def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
     bands = array_HWC.shape[2] if array_HWC.ndim == 3 else 1
     wide = bands * array_HWC.dtype.itemsize
     if array_HWC.dtype == np.bool_:
-        return turned(array_HWC.view(np.uint8), turns, mirrored).view(np.bool_)
+        return turn(array_HWC.view(np.uint8), turns, mirrored).view(np.bool_)
     if array_HWC.dtype.name not in _TRANSPOSED_TYPES or wide not in _TRANSPOSED_BYTES:
         moved = np.rot90(array_HWC, turns)
         return np.ascontiguousarray(moved[:, ::-1] if mirrored else moved)
@@ -210,7 +210,7 @@ def shifted_hsv(
     return cv2.cvtColor(cv2.merge(planes), cv2.COLOR_HSV2RGB)
 
 
-def counted(label_HW: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+def count_classes(label_HW: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
     """Return (classes,) pixels of each class, as `class_pixels`."""
     if label_HW.size >= _EXACT:
         return class_pixels(label_HW, classes)

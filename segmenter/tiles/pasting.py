@@ -14,11 +14,11 @@ from difflib import get_close_matches
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.errors import ConfigError, shorten
 from segmenter.config.augmentation import CopyPasteConfig
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.tiles.index import TileIndex
-from segmenter.tiles.kernels import turned
+from segmenter.tiles.kernels import turn
 from segmenter.tiles.store import Tile
 from segmenter.tiles.transforms import libraries
 
@@ -149,7 +149,7 @@ def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
             near = get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             expected = f"expected names of classes ({', '.join(names)})"
-            raise ConfigError("augmentation.copy_paste.classes", expected, got=f"{shortened(name)}{hint}")
+            raise ConfigError("augmentation.copy_paste.classes", expected, got=f"{shorten(name)}{hint}")
     return [list(names).index(name) for name in named]
 
 
@@ -181,7 +181,7 @@ def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> T
     region (neighbours by side or corner) of at least four pixels, if there is one. Only the object's pixels
     are pasted, so ignored pixels of the other tile never cover anything.
     """
-    moved = _turned(donor, int(rng.integers(8)))
+    moved = _turn(donor, int(rng.integers(8)))
     ids_HW, sizes = regions_of((moved[2] == class_id) & moved[1])
     least = min(_LEAST, int(sizes.max()))
     regions = rng.permutation(np.flatnonzero(sizes >= max(1, least)))
@@ -206,6 +206,6 @@ def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[n
     return ids_HW, sizes
 
 
-def _turned(tile: Tile, symmetry: int) -> Tile:
-    image, valid, label = (turned(array, symmetry % 4, symmetry >= 4) for array in tile)
+def _turn(tile: Tile, symmetry: int) -> Tile:
+    image, valid, label = (turn(array, symmetry % 4, symmetry >= 4) for array in tile)
     return image, valid.astype(np.bool_, copy=False), label.astype(np.uint8, copy=False)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError, counted, shortened
+from segmenter.base.errors import ConfigError, counted, shorten
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.raster import open_raster
 from segmenter.tiles.augment import Augmenter, ColourRange, apply_stage, in_one_line
-from segmenter.tiles.kernels import transformed, unbounded
+from segmenter.tiles.kernels import is_unbounded, transform_tile
 from segmenter.tiles.pasting import named_classes
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import Stage, libraries, stages_of
@@ -101,13 +101,13 @@ def _try(stage: Stage, probe: _Probe) -> None:
     """Refuse a transform by its effect on the probe."""
     draws = list(_draws(stage, probe))
     for fault in (*_shapes(draws, probe), *_values(stage, draws, probe)):
-        raise _refused(stage, fault)
+        raise _refusal(stage, fault)
     if stage.spatial:
         for fault in _labels(draws, probe):
-            raise _refused(stage, fault)
+            raise _refusal(stage, fault)
 
 
-def _refused(stage: Stage, fault: str) -> ConfigError:
+def _refusal(stage: Stage, fault: str) -> ConfigError:
     return ConfigError(stage.asked_as, fault.rstrip("."), remedy="change its parameters, or take it out")
 
 
@@ -149,14 +149,14 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
                         image, planes = apply_stage(stage, seed, image, (mask[..., 0], mask[..., 1]))
                         twice.append((image, np.stack(planes, axis=-1)))
                     else:
-                        twice.append((transformed(stage.compose, seed, probe.unit.shares(image))[0], mask))
+                        twice.append((transform_tile(stage.compose, seed, probe.unit.shares(image))[0], mask))
                 except Exception as error:
-                    raise _refused(stage, f"fails on {probe.what}: {in_one_line(error)}") from None
+                    raise _refusal(stage, f"fails on {probe.what}: {in_one_line(error)}") from None
             # It warns where it does nothing, for want of colours or boxes.
             if told := [str(one.message) for one in caught if issubclass(one.category, UserWarning)]:
-                raise _refused(stage, f"warns on {probe.what}: {shortened(told[0], 200)}")
+                raise _refusal(stage, f"warns on {probe.what}: {shorten(told[0], 200)}")
         if not all(a.tobytes() == b.tobytes() for a, b in zip(twice[0], twice[-1], strict=True)):
-            raise _refused(stage, "gives two results for one seed: a run with it cannot be repeated")
+            raise _refusal(stage, "gives two results for one seed: a run with it cannot be repeated")
         yield twice[0]
 
 
@@ -179,7 +179,7 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
     """Yield a message for each loss in the values: not finite, clipped, rounded."""
     unit = None if stage.spatial else probe.unit
     before = probe.image_HWC if unit is None else unit.shares(probe.image_HWC)
-    clips = unit is not None and not (stage.compose and unbounded(stage.compose))
+    clips = unit is not None and not (stage.compose and is_unbounded(stage.compose))
     for image, _ in draws:
         if image.dtype != before.dtype:
             yield f"makes {image.dtype} of {before.dtype} on {probe.what}"
@@ -196,7 +196,7 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
             f"clips {probe.what}: a range of {range_before:.4g} (of {float(before.min()):.4g} to "
             f"{float(before.max()):.4g}) becomes one of {widest:.4g}"
         )
-    some = _thinned(before)
+    some = _thinning_slices(before)
     values, left = len(np.unique(before[some])), max(len(np.unique(image[some])) for image, _ in draws)
     if values > _MANY_VALUES and left < _FEW_VALUES:
         yield f"works in 8 bits: of {values:,} values in {probe.what} it leaves {left}"
@@ -207,7 +207,7 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
             yield f"clips {probe.what} to 0 … 1: they hold {before.min():.4g} to {before.max():.4g}"
 
 
-def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
+def _thinning_slices(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
     """Return slices that take every n-th pixel of a large tile: sorting all would take minutes."""
     every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
     return every, every
@@ -225,7 +225,7 @@ def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
             return
     inside, aligned, unchanged = 0, 0, []
     for image, mask in draws:
-        some = _thinned(image)
+        some = _thinning_slices(image)
         inner_HW = (_well_inside(mask[..., 0]) & (mask[..., 1] == 1))[some]
         inside += int(inner_HW.sum())
         alike_HW = _nearest_class(image[some], probe) == mask[..., 0][some]

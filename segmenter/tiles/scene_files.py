@@ -14,7 +14,7 @@ from pathlib import Path
 
 from segmenter.base.files import on_disk
 from segmenter.base.keyed_folder import KeyedFolder, read_sealed
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.stamps import file_digest, stamp_of
@@ -47,7 +47,7 @@ def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True
 
     pairs = list(in_threads(both, scenes, description="files", unit="scene", progress=progress))
     if len(known) > before:  # rereading remote files would dominate a training's requests
-        folder.save(_REMOTE, sealed(json.dumps(known)).encode())
+        folder.save(_REMOTE, seal(json.dumps(known)).encode())
     return {scene.name: pair for scene, pair in zip(scenes, pairs, strict=True)}
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.keyed_folder import KeyedFolder, read_sealed
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
@@ -323,4 +323,4 @@ def _load(path: Path) -> BandStatistics:
 
 def _bytes_of(statistics: BandStatistics) -> bytes:
     data = {"format": _FORMAT} | {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
-    return sealed(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype})).encode()
+    return seal(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype})).encode()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.errors import ConfigError, shorten
 from segmenter.config.augmentation import TransformConfig
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE
@@ -89,7 +89,7 @@ def stages_of(config: AugmentationConfig) -> list[Stage]:
         if together:
             stages.append(Stage(_compose(together), spatial=False, keeps_all=True))
     for number, one in enumerate(config.transforms):
-        stages.append(_listed(one, f"augmentation.transforms.{number}"))
+        stages.append(_list_transform(one, f"augmentation.transforms.{number}"))
     return stages
 
 
@@ -123,14 +123,14 @@ def shorthand(
 
 def _compose(transforms: Sequence[TransformConfig]) -> Compose | None:
     library, _ = libraries()
-    built = [_built(one, _class(one.name, ""), "") for one in transforms]
+    built = [_build(one, _class(one.name, ""), "") for one in transforms]
     return library.Compose(built) if built else None
 
 
-def _listed(config: TransformConfig, where: str) -> Stage:
+def _list_transform(config: TransformConfig, where: str) -> Stage:
     library, _ = libraries()
     asked_as, kind = f"{where} ({config.name})", _class(config.name, where)
-    transform = None if "BBox" in config.name else _built(config, kind, asked_as)
+    transform = None if "BBox" in config.name else _build(config, kind, asked_as)
     needed = ["boxes around objects"] if transform is None else transform.targets_as_params
     if missing := sorted(set(needed) - _TILE_KEYS):
         raise ConfigError(asked_as, f"needs {', '.join(missing)}, which tiles do not have; take it out")
@@ -153,7 +153,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
             else "https://albumentations.ai/docs/ has those it has"
         )
         raise ConfigError(
-            where, f"albumentations {library.__version__} has no transform {shortened(name)}", remedy=hint
+            where, f"albumentations {library.__version__} has no transform {shorten(name)}", remedy=hint
         )
     return classes[name]
 
@@ -170,7 +170,7 @@ def _image_transforms() -> dict[str, Callable[..., Any]]:
     return {n: c for n, c in classes.items() if issubclass(c, kinds) and not issubclass(c, A.Transform3D)}
 
 
-def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
+def _build(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
     """Build a transform; masks move by nearest neighbour, and pixels from outside are ignored."""
     parameters = [name for name in inspect.signature(kind).parameters if name not in ("p", "strict")]
     given = config.parameters
@@ -178,7 +178,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
         if name not in parameters:
             near = get_close_matches(name, parameters, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            what = f"unknown parameter {shortened(name)}; known here: {', '.join(parameters) or 'none'}"
+            what = f"unknown parameter {shorten(name)}; known here: {', '.join(parameters) or 'none'}"
             raise ConfigError(where, f"{what}{hint}")
     nearest = _NEAREST_EXACT if kind.__name__ in _RESIZING else _NEAREST
     own = {"fill_mask": IGNORE, "mask_interpolation": nearest}
@@ -187,7 +187,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
         if given[name] != own[name] and not (name == "fill_mask" and given[name] is None):
             raise ConfigError(
                 f"{where}: {name}: labels move by nearest neighbour and are ignored outside; "
-                f"leave it out, got {shortened(repr(given[name]))}"
+                f"leave it out, got {shorten(repr(given[name]))}"
             )
     own = {name: value for name, value in own.items() if name in parameters and name not in given}
     with warnings.catch_warnings():
@@ -202,10 +202,10 @@ def _parameter_message(error: Exception) -> str:
     """Return the library's message on wrong parameters, on one line."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
-        return shortened(" ".join(str(error).split()) or type(error).__name__)
+        return shorten(" ".join(str(error).split()) or type(error).__name__)
     objections = []
     for one in cause.errors():
         name = ".".join(str(part) for part in one["loc"][:1])
-        got = "" if one["type"] == "missing" or not name else f", got {shortened(repr(one['input']), 80)}"
+        got = "" if one["type"] == "missing" or not name else f", got {shorten(repr(one['input']), 80)}"
         objections.append(f"{name}: {one['msg']}{got}".removeprefix(": "))
-    return shortened("; ".join(dict.fromkeys(objections)))
+    return shorten("; ".join(dict.fromkeys(objections)))

@@ -74,13 +74,13 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
     if fitted.pays:
         scenes = dataset.of("validation")
         numbers = {"pixels": len(label_N), "scenes": min(places, len(scenes))}
-        save_calibration(run, fitted, **numbers, fitted_on=_fitted_on(scenes, cache_folder(dataset)))
+        save_calibration(run, fitted, **numbers, fitted_on=_fitted_scenes(scenes, cache_folder(dataset)))
     else:
         (run.path / CALIBRATION).unlink(missing_ok=True)
     return fitted
 
 
-def _fitted_on(scenes: Sequence[Scene], cache: Path) -> list[FittedScene]:
+def _fitted_scenes(scenes: Sequence[Scene], cache: Path) -> list[FittedScene]:
     digests = scene_digests(scenes, cache, progress=False)
     return [
         FittedScene(name=scene.name, image=image, label=label, blocks=scene.blocks)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from segmenter.base.errors import OutputError, SegmenterError, plain
-from segmenter.base.invocation import invocation, typed
-from segmenter.base.terminal import aligned, say, warn
+from segmenter.base.invocation import invocation, quote_path
+from segmenter.base.terminal import align_table, say, warn
 from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.records import copy_calibration, load_origin
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.run import Run, load_run
-from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
+from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, load_score
 from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
 from segmenter.training.stopping import StoppedError
 
@@ -110,7 +110,7 @@ def report(trainer: Trainer, end: End, *, resumed: bool = False) -> TrainingOutc
         say(f"stopped after step {position.done}; go on with the same command and --resume")
     elif chief:
         _describe_end(trainer)
-    best, seconds = scored(path / BEST_FILES[0]), time.perf_counter() - end.started
+    best, seconds = load_score(path / BEST_FILES[0]), time.perf_counter() - end.started
     return TrainingOutcome(
         path, end.ended, resumed, position.epoch, position.done, seconds, best, end.exit_code
     )
@@ -130,7 +130,7 @@ def _describe_end(trainer: Trainer) -> None:
         say(line)
     leave_calibration(trainer)
     leave_report(path)
-    predict = f"{invocation('predict')} {typed(path)} INPUT --output DIR"
+    predict = f"{invocation('predict')} {quote_path(path)} INPUT --output DIR"
     say(plain(f"done: {path} holds the run; map rasters with: {predict}"))
 
 
@@ -153,7 +153,7 @@ def leave_calibration(trainer: Trainer) -> None:
     if devices.workers.count > 1 or not devices.kind.may_calibrate:
         say(
             "no calibration in a training of several processes; to calibrate: "
-            f"{invocation('calibrate')} {typed(run.path)}"
+            f"{invocation('calibrate')} {quote_path(run.path)}"
         )
         return
     try:
@@ -184,14 +184,14 @@ def leave_report(run: Path) -> None:
     try:
         say(f"report: {write_report(run)}")
     except SegmenterError as error:
-        again = f"{invocation('runs')} report {typed(run)}"
+        again = f"{invocation('runs')} report {quote_path(run)}"
         warn(f"no report of the training: {error}; to write it later: {again}")
 
 
 def describe_result(run: Path, best_by: str) -> list[str]:
     """Return lines on a run's best validation; without one, only the path of the learning curves."""
     lines = describe_scores(run, best_by)
-    if (best := scored(run / BEST_FILES[0])) is not None:
+    if (best := load_score(run / BEST_FILES[0])) is not None:
         lines += ["", *_classes(best.scores), *_confusions(best.scores), ""]
     pictures = [str(run / name) for name in (SUMMARY, "learning_curves.png") if (run / name).is_file()]
     return [*lines, f"pictures: {', '.join(pictures)}"] if pictures else lines
@@ -204,7 +204,7 @@ def _classes(scores: Scores) -> list[str]:
     shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
     bars = ["" if math.isnan(iou) else "#" * round(_BAR * iou) for iou in ious]
     cells = [(scores.protocol.classes[i], percent(ious[i]), percent(shares[i])) for i in chosen]
-    head, *table = aligned(("class", "IoU", "share of truth"), cells)
+    head, *table = align_table(("class", "IoU", "share of truth"), cells)
     lines = [f"{line}  {bars[i]}".rstrip() for i, line in zip(chosen, table, strict=True)]
     if len(chosen) < len(ious):
         between = len(ious) - sum(map(math.isnan, ious)) > len(chosen)

@@ -44,19 +44,19 @@ def border_weight(ids_BHW: Any, valid_BHW: Any, boundary: float, width: float) -
     valid = tf.cast(valid_BHW, tf.float32)
     ids = tf.cast(ids_BHW, tf.float32)
     beyond = tf.fill(tf.shape(ids), -256.0)  # below any class id and its negative
-    highest = _dilated(tf.where(valid > 0, ids, beyond))
-    lowest = -_dilated(tf.where(valid > 0, -ids, beyond))
+    highest = _dilate(tf.where(valid > 0, ids, beyond))
+    lowest = -_dilate(tf.where(valid > 0, -ids, beyond))
     near = valid * tf.cast((highest != ids) | (lowest != ids), tf.float32)
     # Each dilation adds what is one pixel further: from the nearest on, the Gaussian's differences add up.
     falls = [math.exp(-(d**2) / (2 * width**2)) for d in range(math.ceil(_REACH * width) + 1)]
     weight = tf.zeros_like(ids)
     for fall, further in zip(falls, [*falls[1:], 0.0], strict=True):
         weight += (fall - further) * near
-        near = _dilated(near)
+        near = _dilate(near)
     return tf.cast(1 + boundary * weight, valid_BHW.dtype)
 
 
-def _dilated(map_BHW: Any) -> Any:
+def _dilate(map_BHW: Any) -> Any:
     """Return the largest value of each 3 × 3 neighbourhood."""
     return tf.nn.max_pool2d(map_BHW[..., tf.newaxis], 3, 1, "SAME")[..., 0]
 
@@ -229,13 +229,13 @@ def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
     # An ignored pixel sorts behind all others, and then counts 0.
     error = tf.where(valid, tf.abs(y - tf.nn.softmax(logits_BHWK)), -1)
     error, y = (_pixels_last(t) for t in (error, y))
-    falling, truth = _sorted_by(error, y)
+    falling, truth = _sort_by_error(error, y)
     loss_BK = tf.reduce_sum(tf.nn.relu(falling) * _jaccard_steps(truth), axis=-1)
     present = tf.cast(tf.reduce_sum(y, axis=-1) > 0, y.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(loss_BK * present, axis=-1), tf.reduce_sum(present, axis=-1))
 
 
-def _sorted_by(error_BKN: Any, truth_BKN: Any) -> tuple[Any, Any]:
+def _sort_by_error(error_BKN: Any, truth_BKN: Any) -> tuple[Any, Any]:
     """Return both in decreasing order of the first, which is differentiable.
 
     Uses 64-bit indices: top_k's gradient sums int32 maps, which a GPU leaves to its host.
@@ -277,7 +277,7 @@ image (b,); batch: from the overlaps (3, K) of the global batch, a scalar.
 """
 
 
-def _weighted(config: LossConfig, of: str) -> list[tuple[float, Callable[..., Any]]]:
+def _weighted_terms(config: LossConfig, of: str) -> list[tuple[float, Callable[..., Any]]]:
     """Return weight and function of the terms of kind `of` with a weight above 0."""
     return [(getattr(config, name), TERMS[name]) for name in config.terms(of) if getattr(config, name)]
 
@@ -304,7 +304,7 @@ class ReplicaLoss:
     def __call__(self, labels_BHW: Any, logits_BHWK: Any, valid_weight: Any = None) -> Any:
         """Return the share; for parts of a replica's images, `valid_weight` comes from that method."""
         config, dtype = self.config, logits_BHWK.dtype
-        pixels, images, overlaps = (_weighted(config, of) for of in ("pixels", "images", "batch"))
+        pixels, images, overlaps = (_weighted_terms(config, of) for of in ("pixels", "images", "batch"))
         # Each term takes the logits for itself, but for those of overlaps, which share one all-reduce.
         logits = iter(in_order(logits_BHWK, len(pixels) + len(images) + bool(overlaps)))
         total = tf.zeros((), dtype)
@@ -352,7 +352,7 @@ class ReplicaLoss:
     @property
     def needs_valid_weight(self) -> bool:
         """True if parts of a global batch need the weight of all its valid pixels in advance."""
-        return self.config.normalisation == "per_pixel" and bool(_weighted(self.config, "pixels"))
+        return self.config.normalisation == "per_pixel" and bool(_weighted_terms(self.config, "pixels"))
 
     def valid_weight(self, labels_BHW: Any, dtype: Any) -> Any:
         """Return Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segmenter.base.errors import plain
 from segmenter.base.files import exclusive_lock
-from segmenter.base.invocation import typed
+from segmenter.base.invocation import quote_path
 from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
@@ -218,7 +218,7 @@ def _describe(trainer: Trainer) -> None:
         names = trainer.run.classes.names
         lines = describe_plan(trainer.first_plan, recipe.sampling, trainer.index, names)
         say("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
-    say(plain(f"curves and pictures while it trains: tensorboard --logdir {typed(trainer.run.path)}"))
+    say(plain(f"curves and pictures while it trains: tensorboard --logdir {quote_path(trainer.run.path)}"))
 
 
 # ------------------------------------------------------------------------------------------- resuming

@@ -86,12 +86,14 @@ def tried_xla(parts: StepParts, stack: Any, *, timed: bool = True) -> tuple[Step
     """
     batch = parts.strategy.run(lambda stack: tuple(part[0] for part in stack), args=(stack,))
     try:
-        with _ended_in_time(), _unchanged(parts):
-            difference, bound = _compared(parts, batch)
+        with _ended_in_time(), _without_chance(parts):
+            difference, bound = _compare_gradients(parts, batch)
             said = f"in float32 its gradient differs by {difference:.0e}, {bound:.0e} is allowed"
             if not difference <= bound:  # NaN too
                 return replace(parts, xla=False), f"xla: auto: not compiled, {said}"
-            (_, plain), (got, fast) = (_timed(parts, batch, compiled=compiled) for compiled in (False, True))
+            (_, plain), (got, fast) = (
+                _time_gradient(parts, batch, compiled=compiled) for compiled in (False, True)
+            )
     except Exception as error:  # whatever the compiler says, the training goes on without it
         return replace(parts, xla=False), f"xla: auto: not compiled, XLA failed ({_reason(error)})"
     won = bool(np.isfinite(got).all()) and (fast < plain or not timed)
@@ -133,7 +135,7 @@ def _ended_in_time() -> Iterator[None]:
         watch.cancel()
 
 
-def _compared(parts: StepParts, batch: Any) -> tuple[float, float]:
+def _compare_gradients(parts: StepParts, batch: Any) -> tuple[float, float]:
     """Return the difference between XLA's gradient and TensorFlow's, of its norm, and what is allowed.
 
     Where float32 needs more memory than there is, half of each replica's tiles are compared.
@@ -142,8 +144,8 @@ def _compared(parts: StepParts, batch: Any) -> tuple[float, float]:
         exact = _in_full(parts)
         while True:
             try:
-                expected, _ = _timed(exact, batch, compiled=False)
-                got, _ = _timed(exact, batch, compiled=True)
+                expected, _ = _time_gradient(exact, batch, compiled=False)
+                got, _ = _time_gradient(exact, batch, compiled=True)
                 break
             except tf.errors.ResourceExhaustedError:
                 first = parts.strategy.experimental_local_results(batch[0])[0]
@@ -153,7 +155,7 @@ def _compared(parts: StepParts, batch: Any) -> tuple[float, float]:
                     lambda *each: tuple(part[: part.shape[0] // 2] for part in each), args=batch
                 )
         norm = max(float(np.linalg.norm(expected)), 1e-30)
-        bound = min(max(_AGREES, _ROUNDINGS * _rounded(exact, batch, expected) / norm), _MOST)
+        bound = min(max(_AGREES, _ROUNDINGS * _rounding_change(exact, batch, expected) / norm), _MOST)
     return float(np.linalg.norm(got - expected)) / norm, bound
 
 
@@ -189,7 +191,7 @@ def _in_full(parts: StepParts) -> StepParts:
     return replace(parts, model=twin)
 
 
-def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]:
+def _time_gradient(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]:
     """Return the gradient, (n,) float64, and the shortest time of a call in seconds, without the first."""
     function, times = summed_gradient(parts, compiled=compiled), []
     gradient = np.asarray(function(batch), np.float64)
@@ -200,7 +202,7 @@ def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]
     return gradient, min(times)
 
 
-def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
+def _rounding_change(parts: StepParts, batch: Any, expected: Any) -> float:
     """Return how much the gradient changes if each weight is rounded up or down once."""
     rng = np.random.default_rng(0)
     half_a_digit = float(np.finfo(parts.model.trainable_variables[0].dtype).eps) / 2
@@ -212,7 +214,7 @@ def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
 
 
 @contextmanager
-def _unchanged(parts: StepParts) -> Iterator[None]:
+def _without_chance(parts: StepParts) -> Iterator[None]:
     """Disable dropout and use a small loss scale in the block; restore all variables afterwards."""
     model, scale = parts.model, parts.optimiser.dynamic_scale
     dropping = [layer for layer in model.layers if hasattr(layer, "masks")]
@@ -344,7 +346,7 @@ def _nth(stack: Any, i: Any) -> Any:
 def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
     """Return a step as a function to be traced in the cross-replica context."""
     strategy = parts.strategy
-    update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
+    update = _accumulate(parts) if parts.accumulate > 1 else _at_once(parts)
 
     def one(batch: Any) -> StepResult:
         loss, held, applied, scale = update(batch)
@@ -363,11 +365,11 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
     def own(*batch: Any) -> Any:
         loss, gradients = _gradients(parts, batch)
         gradient = parts.optimiser.flat(gradients, parts.model.trainable_variables)
-        return loss, held_in(parts, batch[2]), gradient
+        return loss, count_held(parts, batch[2]), gradient
 
     def replica(*batch: Any) -> Any:
         loss, held, gradient = own(*batch)
-        return loss, held, *_applied(parts, gradient)
+        return loss, held, *_apply_gradient(parts, gradient)
 
     def centrally(batch: Any) -> Any:
         loss, held, gradient = parts.strategy.run(own, args=batch)
@@ -382,15 +384,15 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
 def _applied_centrally(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     """Update weights that all replicas share as one copy: once, on the host, outside the replicas."""
     with tf.device("CPU:0"):
-        return _updated(parts, gradient)
+        return _update_weights(parts, gradient)
 
 
-def _applied(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
+def _apply_gradient(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     """Sum a replica's gradient over all, and update the weights; return (applied, loss scale)."""
-    return _updated(parts, sum_over_replicas(gradient))
+    return _update_weights(parts, sum_over_replicas(gradient))
 
 
-def _updated(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
+def _update_weights(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     optimiser = parts.optimiser
     then = None if parts.averaged is None else parts.averaged.take_in
     applied = optimiser.apply(gradient, parts.model.trainable_variables, then)
@@ -398,7 +400,7 @@ def _updated(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     return applied, tf.ones(()) if scale is None else tf.identity(scale.value)
 
 
-def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
+def _accumulate(parts: StepParts) -> Callable[[Any], Any]:
     """Return the update by consecutive micro-batches, whose gradients each replica adds.
 
     The losses' denominator (images, or weight of valid pixels, of the global batch) is known before the first
@@ -430,10 +432,10 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
     def finish(image: Any, valid: Any, label: Any, *slot: Any) -> Any:
         # A copy: over several processes, what is read of such a variable has no device to be summed on.
         own = tf.identity(gradient_sum)
-        return tf.identity(loss_sum), held_in(parts, label), *_applied(parts, own)
+        return tf.identity(loss_sum), count_held(parts, label), *_apply_gradient(parts, own)
 
     def finish_own(image: Any, valid: Any, label: Any, *slot: Any) -> Any:
-        return tf.identity(loss_sum) / strategy.num_replicas_in_sync, held_in(parts, label)
+        return tf.identity(loss_sum) / strategy.num_replicas_in_sync, count_held(parts, label)
 
     def finish_centrally(batch: Any) -> Any:
         # What a replica adds to a variable that all share is summed over them at once.
@@ -473,7 +475,7 @@ def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
     return loss, tape.gradient(scaled, trained)
 
 
-def held_in(parts: StepParts, label: Any) -> Any:
+def count_held(parts: StepParts, label: Any) -> Any:
     """Return (2, K) float32: tiles of this replica that hold each class; then 1 if there is any, else 0."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
     return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])

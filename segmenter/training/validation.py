@@ -20,7 +20,7 @@ from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
-from segmenter.evaluation.drawing import encoded
+from segmenter.evaluation.drawing import encode_picture
 from segmenter.evaluation.figures import Example, summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
@@ -43,7 +43,7 @@ from segmenter.runs.report.sections import write_report
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import SUMMARY, keep_as_best
-from segmenter.training.workers_agree import packed, share_of, unpacked
+from segmenter.training.workers_agree import pack_arrays, share_of, unpack_arrays
 
 SHOWN = 3
 """Worst windows of a validation that are shown, and as many best ones."""
@@ -227,14 +227,14 @@ def _shown_window(why: Literal["worst", "best"], one: _Seen, dataset: Dataset) -
         metres=example.metres,
         picture_height=one.window.height,
         picture_width=one.window.width,
-        **_encoded(example.layers(dataset.classes)),
+        **_encode_layers(example.layers(dataset.classes)),
     )
 
 
-def _encoded(layers: Mapping[str, NDArray[np.uint8]]) -> dict[str, str]:
+def _encode_layers(layers: Mapping[str, NDArray[np.uint8]]) -> dict[str, str]:
     """Return layers as the bytes of pictures in base64, by name."""
     return {
-        name: as_base64(encoded(layer, "jpeg" if name == "image" else "png"))
+        name: as_base64(encode_picture(layer, "jpeg" if name == "image" else "png"))
         for name, layer in layers.items()
     }
 
@@ -276,7 +276,7 @@ def follow(
         return {}
     example = _example(seen, dataset)
     layers = example.layers(dataset.classes)
-    pictures = _encoded(layers)
+    pictures = _encode_layers(layers)
     new = ProgressMap(
         step=position.done,
         epoch=position.epoch,
@@ -404,12 +404,12 @@ def _encode_results(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], 
         blocks = confusion.blocks
         scenes.append([name, metres, None if blocks is None else astuple(blocks.part)])
         arrays[str(number)] = confusion.counts if blocks is None else blocks.counts
-    return json.dumps({"heard": heard, "scenes": scenes, "counts": packed(arrays)})
+    return json.dumps({"heard": heard, "scenes": scenes, "counts": pack_arrays(arrays)})
 
 
 def _scenes_of(said: Any, classes: ClassMap) -> dict[str, tuple[float | None, ConfusionMatrix]]:
     """Decode the scenes of `_encode_results`."""
-    scenes, arrays = {}, unpacked(said["counts"])
+    scenes, arrays = {}, unpack_arrays(said["counts"])
     for number, (name, metres, part) in enumerate(said["scenes"]):
         counts = arrays[str(number)]
         if part is None:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from segmenter.base.errors import WorkerError, shortened
+from segmenter.base.errors import WorkerError, shorten
 from segmenter.base.version import __version__, source_digest
 from segmenter.config.reading import flat_settings
 from segmenter.config.recipe import Recipe
@@ -53,7 +53,7 @@ def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
     chief, *others = map(json.loads, workers.exchange(json.dumps(facts)))
     for index, here in enumerate(others, 1):
         for name in [*chief, *(name for name in here if name not in chief)]:
-            expected, got = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
+            expected, got = (shorten(str(said.get(name, "none")), 60) for said in (chief, here))
             if expected != got or chief.get(name) != here.get(name):
                 raise WorkerError(
                     f"{workers.name(index)}: {name}",
@@ -219,7 +219,7 @@ def _with_heard(steps: Any, strategy: Any) -> Any:
 # --------------------------------------------------------------------------------- texts of arrays
 
 
-def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Encode arrays as text."""
     buffer = io.BytesIO()
     renamed: dict[str, Any] = {f"_{name}": array for name, array in arrays.items()}
@@ -227,8 +227,8 @@ def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def unpacked(text: str) -> Arrays:
-    """Decode the result of `packed`; plain arrays only."""
+def unpack_arrays(text: str) -> Arrays:
+    """Decode the result of `pack_arrays`; plain arrays only."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
         return {name.removeprefix("_"): file[name] for name in file.files}
 

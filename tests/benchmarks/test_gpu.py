@@ -194,7 +194,7 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorf
 @pytest.mark.parametrize("cards", [1, 2, 4])
 def test_bounds_keep_to_the_minutes(cards: int) -> None:
     """However the questions end, all together take no more; each has time unless those before took it."""
-    asked = questions.asked((), cards)
+    asked = questions.questions_for((), cards)
     assert ("cards" in [each.name for each in asked]) is (cards > 1)
     assert ("repeat-parts" in [each.name for each in asked]) is (cards == 1)
     for taken in (0.1, 0.8, 1.0):
@@ -224,19 +224,19 @@ def test_the_first_step_that_differs_and_how_far(tmp_path: Path) -> None:
     other[2] = arrays[2].copy()
     other[2][4] += np.float32(0.01) * np.abs(arrays[2]).max()
     one, same, apart, short = runs(tmp_path, arrays, arrays, other, {1: arrays[1]})
-    assert repeat.compared(one, same).step is None
-    found = repeat.compared(one, apart)
+    assert repeat.compare_runs(one, same).step is None
+    found = repeat.compare_runs(one, apart)
     assert (found.step, found.arrays, found.where) == (2, 1, "model/w")
     assert found.largest == pytest.approx(0.01, rel=0.05)
-    assert repeat.compared(one, short).step == 2
+    assert repeat.compare_runs(one, short).step == 2
 
 
 def test_a_zero_with_another_sign_and_nan_differ(tmp_path: Path) -> None:
     zeros = np.zeros(3, np.float32)
     one, negative, nan = runs(tmp_path, {1: zeros}, {1: -zeros}, {1: zeros * np.nan})
-    assert repeat.compared(one, negative).step == 1
-    assert repeat.compared(one, nan).step == 1
-    assert repeat.compared(nan, nan).step is None
+    assert repeat.compare_runs(one, negative).step == 1
+    assert repeat.compare_runs(one, nan).step == 1
+    assert repeat.compare_runs(nan, nan).step is None
 
 
 def test_enlarged_scenes_are_the_same_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
 from datasets.contents import Contents
-from datasets.copies import proved
+from datasets.copies import prove_common
 from datasets.landmarks import Guess
 from datasets.leaks import AuditedScene, Leak, find_leaks
 from datasets.neighbours import borders_of, pictures_of
@@ -140,8 +140,8 @@ def test_one_strong_corner_proves_nothing(scale: float) -> None:
     reads = [lambda window, each=each: each[window.slices()].astype(np.float32) for each in fields]
     sizes, away = (Size(128, 128), Size(128, 128)), 87.5 * (1 - scale)
     guess = Guess(0, 1, np.array([[scale, 0, away], [0, scale, away]]), 4)
-    assert proved(guess, sizes, (reads[0], reads[1])) is None
-    assert proved(Guess(0, 1, np.eye(2, 3), 4), sizes, (reads[0], reads[0])) is not None
+    assert prove_common(guess, sizes, (reads[0], reads[1])) is None
+    assert prove_common(Guess(0, 1, np.eye(2, 3), 4), sizes, (reads[0], reads[0])) is not None
 
 
 def test_tiles_of_a_picture_are_neighbours_by_borders_and_numbers() -> None:

@@ -20,7 +20,7 @@ import pytest
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices import driver, setup
-from segmenter.devices.setup import Device, computed_on, cuda_libraries, loaded_version, memory_limits
+from segmenter.devices.setup import Device, cuda_libraries, hardware_facts, loaded_version, memory_limits
 from segmenter.devices.strategy import Devices, deal_tiles, describe, has_kernels, make_devices
 from segmenter.extras.strategies.unequal_cards import quickest, with_given
 from tests.helpers.refusals import refused
@@ -303,10 +303,10 @@ def test_what_bits_depend_on_is_told_libraries_of_gpus_alone(
 
     monkeypatch.setattr("segmenter.devices.setup.version", version)
     cpu, gpu = Device("CPU:0", "its model", "", "CPU"), Device("GPU:0", "a card", "", "GPU:0")
-    assert "libraries" not in computed_on([cpu])
-    assert computed_on([gpu])["libraries"] == "cuDNN 9.28.0, NCCL 2.32.3"
+    assert "libraries" not in hardware_facts([cpu])
+    assert hardware_facts([gpu])["libraries"] == "cuDNN 9.28.0, NCCL 2.32.3"
     installed.clear()
-    assert computed_on([gpu])["libraries"] == "of the system"
+    assert hardware_facts([gpu])["libraries"] == "of the system"
 
 
 def test_a_loaded_librarys_version_is_what_it_says_itself_not_its_packages(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.pages.page import escaped
+from segmenter.pages.page import escape_html
 from segmenter.pages.parts import label, percent
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
 from tests.helpers.report_page import Page
@@ -114,11 +114,11 @@ def test_names_change_no_tag_of_the_page() -> None:
 
 @given(st.text())
 def test_any_text_is_one_line_and_cannot_end_anything(text: str) -> None:
-    for made in (escaped(text), label(text)):
+    for made in (escape_html(text), label(text)):
         made.encode("utf-8")
         assert not set("<>\"'\n\r\t\0") & set(made)
         assert not re.search(r"&(?![a-z]+;|#\d+;|#x[0-9a-f]+;)", made)
-    assert html.unescape(label(text)) == html.unescape(escaped(text))
+    assert html.unescape(label(text)) == html.unescape(escape_html(text))
 
 
 def test_only_a_colour_gets_into_a_style() -> None:

@@ -17,7 +17,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.evaluation import figures
 from segmenter.evaluation.drawing import save_figure, scale_bar
 from segmenter.evaluation.figures import Example, confusion_panel, legend_strip, scene_panels
-from segmenter.evaluation.layers import WRONG, confident, errors, stretched
+from segmenter.evaluation.layers import WRONG, confident, errors, stretch_picture
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.colours import default_colours, far_from
@@ -66,7 +66,7 @@ def test_any_number_type_and_band_count_is_drawn(
 ) -> None:
     image = rng.integers(0, 120, (31, 23, bands)).astype(dtype)
     ids = rng.integers(0, 6, (31, 23)).astype(np.uint8)
-    picture = stretched(image, np.ones((31, 23), bool))
+    picture = stretch_picture(image, np.ones((31, 23), bool))
     assert picture.shape == (31, 23, 3)
     assert picture.min() == 0
     assert picture.max() == 255
@@ -80,7 +80,7 @@ def test_the_stretch_leaves_out_what_is_not_valid() -> None:
     image[0, 0], image[0, 1], image[0, 2] = np.nan, np.inf, -9999
     valid = np.ones((101, 203), bool)
     valid[0, 2] = False
-    picture = stretched(image, valid)
+    picture = stretch_picture(image, valid)
     grey = picture[1:, :, 0].astype(int)
     assert (np.diff(grey.reshape(-1)) >= 0).all()
     assert grey.min() == 0
@@ -95,17 +95,21 @@ def test_the_stretch_leaves_out_what_is_not_valid() -> None:
 def test_a_part_is_stretched_as_its_whole(rng: np.random.Generator) -> None:
     whole = rng.integers(0, 4000, (31, 23, 4), np.uint16), rng.random((31, 23)) < 0.9
     part = tuple(each[5:9, 7:10] for each in whole)
-    assert (stretched(*part, Stretch.of(*whole)) == stretched(*whole)[5:9, 7:10])[part[1]].all()
+    assert (stretch_picture(*part, Stretch.of(*whole)) == stretch_picture(*whole)[5:9, 7:10])[part[1]].all()
     nothing = whole[0], np.zeros((31, 23), bool)
-    assert (stretched(*part, Stretch.of(*nothing)) == stretched(*part)).all(), "which has no pixels to go by"
+    assert (stretch_picture(*part, Stretch.of(*nothing)) == stretch_picture(*part)).all(), (
+        "which has no pixels to go by"
+    )
 
 
 def test_what_is_empty_or_without_contrast_is_drawn(
     make_classes: Callable[..., ClassMap], tmp_path: Path
 ) -> None:
-    empty = stretched(np.full((9, 11, 3), np.nan, np.float32), np.ones((9, 11), bool))
+    empty = stretch_picture(np.full((9, 11, 3), np.nan, np.float32), np.ones((9, 11), bool))
     assert len(np.unique(empty)) == 2  # hatched
-    assert np.unique(stretched(np.full((9, 11, 3), 7, np.uint16), np.ones((9, 11), bool))).tolist() == [127]
+    assert np.unique(stretch_picture(np.full((9, 11, 3), 7, np.uint16), np.ones((9, 11), bool))).tolist() == [
+        127
+    ]
 
     save_figure(confusion_panel(ConfusionMatrix(make_classes(3))), tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 1000

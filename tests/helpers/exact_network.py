@@ -145,5 +145,5 @@ def run_predict(
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
     if insist:
         arguments = (*arguments, "--insist")
-        monkeypatch.setattr("segmenter.mapping.session.sampled_of", lambda files: frozenset())
+        monkeypatch.setattr("segmenter.mapping.session.sample_inputs", lambda files: frozenset())
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

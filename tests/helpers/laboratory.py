@@ -27,11 +27,11 @@ def strategy_of(replicas: int) -> Any:
     """Return one strategy for each number of logical CPU devices in a process."""
     import tensorflow as tf
 
-    from segmenter.devices.strategy import mirrored
+    from segmenter.devices.strategy import mirrored_strategy
 
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy("CPU:0")
-    return mirrored([f"CPU:{i}" for i in range(replicas)])
+    return mirrored_strategy([f"CPU:{i}" for i in range(replicas)])
 
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5

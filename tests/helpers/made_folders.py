@@ -9,7 +9,7 @@ import rasterio
 from numpy.typing import NDArray
 
 from datasets import load_dataset
-from datasets.start.choice import Choice, nested
+from datasets.start.choice import Choice, nest_choices
 from datasets.start.look import look
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
@@ -63,7 +63,7 @@ def save(path: Path, array: NDArray[Any], palette: Any = None, **options: Any) -
 def planned(folder: Path, labels: Path | None = None) -> tuple[tuple[Choice, ...], Recipe, Dataset]:
     """Return what is seen in a folder, the recipe of it alone, and its dataset."""
     choices = look(folder, labels)
-    recipe = recipe_from({"name": "made", **nested(choices)}, "made")
+    recipe = recipe_from({"name": "made", **nest_choices(choices)}, "made")
     return choices, recipe, load_dataset(recipe)
 
 

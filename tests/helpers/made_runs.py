@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.runs.checkpoints import META, save_checkpoint
@@ -25,7 +25,7 @@ def rewritten(file: Path, **changes: Any) -> None:
         for name in above:
             node = node[name]
         node[key] = value
-    file.write_text(sealed(json.dumps(data)))
+    file.write_text(seal(json.dumps(data)))
 
 
 def flipped(content: bytes, every: int = 1) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.evaluation.drawing import encoded
+from segmenter.evaluation.drawing import encode_picture
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
@@ -163,8 +163,8 @@ def _confusion(classes: ClassMap, absent: Sequence[int], quality: float) -> Conf
 
 def _window(i: int, why: Any, scene: str) -> ShownWindow:
     pixels = np.random.default_rng(i).integers(0, 256, (60, 80, 3), np.uint8)
-    picture = as_base64(encoded(pixels, "png"))
-    image = as_base64(encoded(pixels, "jpeg"))
+    picture = as_base64(encode_picture(pixels, "png"))
+    image = as_base64(encode_picture(pixels, "jpeg"))
     return ShownWindow(
         why=why, scene=scene, row=i, col=2 * i, height=120, width=160, right=9600 - 100 * i, labelled=19200,
         picture_height=60, picture_width=80, image=image, label=picture, map=picture,

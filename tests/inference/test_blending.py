@@ -15,7 +15,7 @@ from segmenter.config.augmentation import TransformConfig
 from segmenter.config.recipe import AugmentationConfig, UNetConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
-from segmenter.grid.resampling import resampled, taps
+from segmenter.grid.resampling import resample, taps
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
 from segmenter.inference.function import predict_function
 from segmenter.inference.prediction import ExtraOutputs, Prediction
@@ -277,11 +277,11 @@ def test_a_scale_is_the_model_on_resampled_pixels(network: Any, rng: np.random.G
     for factor in (Fraction(1, 2), Fraction(1), Fraction(5, 4)):
         size, seen = Size(64, 96), Size(int(64 * factor), int(96 * factor))
         pixels = (image.astype(np.float32) - 127) / 70
-        copy, there = resampled(pixels, valid, *along(size, seen, 1 / factor))
+        copy, there = resample(pixels, valid, *along(size, seen, 1 / factor))
         logits = np.asarray(network(copy[None], training=False))[0].astype(np.float64)
         shares = np.exp(logits - logits.max(axis=2, keepdims=True))
         shares /= shares.sum(axis=2, keepdims=True)
-        each.append(resampled(shares, there, *along(seen, size, factor))[0])
+        each.append(resample(shares, there, *along(seen, size, factor))[0])
     found = predictor_of(network, "0.5,1,1.25")(image[None], valid[None])
     np.testing.assert_allclose(found.probabilities[0].astype(np.float64), np.mean(each, axis=0), atol=1e-3)
     assert np.abs(each[0] - each[1]).max() > 0.1

@@ -17,7 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import KeptModels, load_predictor
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.runs.checkpoints import load_arrays, save_arrays
-from segmenter.runs.ensemble import joined, uncalibrated
+from segmenter.runs.ensemble import join_runs, without_calibration
 from segmenter.runs.records import CALIBRATION, calibrated_head, save_best, save_calibration
 from segmenter.runs.run import Run, load_run
 from tests.helpers.made_runs import rewritten
@@ -66,7 +66,7 @@ def test_a_calibrated_model_is_the_formula(
         top = np.sort(log, axis=-1)
         same = (after.ids == before.ids) | (top[..., -1] - top[..., -2] < 1e-5)
         assert same.all()
-    plain = load_predictor(uncalibrated(load_run(run)), WANTED)(*image)
+    plain = load_predictor(without_calibration(load_run(run)), WANTED)(*image)
     np.testing.assert_array_equal(plain.probabilities, before.probabilities)
 
 
@@ -78,7 +78,7 @@ def test_an_ensemble_averages_calibrated_probabilities(
     calibrate(run, 2.5, (0.5, -0.5, 0.0, 0.0, 0.0))
     image = pixels(rng, (2, 24, 40))
     each = [load_predictor(load_run(path), WANTED, tta)(*image).probabilities for path in (run, other)]
-    both = load_predictor(joined([load_run(path) for path in (run, other)]), WANTED, tta)(*image)
+    both = load_predictor(join_runs([load_run(path) for path in (run, other)]), WANTED, tta)(*image)
     np.testing.assert_allclose(both.probabilities, sum(each) / 2, atol=1e-6)  # type: ignore[arg-type]
 
 
@@ -104,7 +104,7 @@ def test_a_calibration_changes_the_checksum_and_cached_models(run: Path, rng: np
         after = load_predictor(load_run(run), WANTED)(*image)
     assert (after.confidence != before.confidence).any()
     assert load_run(run).checksum() != checksum
-    assert uncalibrated(load_run(run)).checksum() == checksum
+    assert without_calibration(load_run(run)).checksum() == checksum
 
 
 def test_a_calibration_of_other_weights_is_refused_whatever_their_step(
@@ -118,7 +118,7 @@ def test_a_calibration_of_other_weights_is_refused_whatever_their_step(
     for use in (Run.calibration, Run.checksum, load_predictor):
         with refused(CheckpointError, where=run / CALIBRATION, fault="other weights", remedy="calibrate"):
             use(load_run(run))
-    assert uncalibrated(load_run(run)).checksum() != uncalibrated(load_run(other)).checksum()
+    assert without_calibration(load_run(run)).checksum() != without_calibration(load_run(other)).checksum()
 
     (run / CALIBRATION).write_bytes(mine)
     further = {"position": np.array([7.0, 1, 0]), "optimiser/0": np.ones(3)}  # which predict nothing

@@ -22,7 +22,7 @@ from datasets.commands.review import main as review
 from datasets.commands.train_stages import scenes_of
 from datasets.files import in_hash_order, parts_of, share_of, split_of
 from datasets.known import dataset_of_run, keep_deal, known_dataset, scenes_of_run, seen_by
-from datasets.start.choice import nested
+from datasets.start.choice import nest_choices
 from datasets.start.like import as_before
 from datasets.start.look import look
 from segmenter.base.errors import CheckpointError, ConfigError
@@ -394,7 +394,7 @@ def test_start_takes_over_the_split_of_a_recipe_beside_it(tmp_path: Path) -> Non
         save(root / "labels" / f"s{number}.tif", label([1, 2], shift=number))
     split = {"validation": ["s1", "s4"], "test": ["s2"]}
     seen = look(root, None)
-    content = {"dataset": {**nested(seen)["dataset"], "split": split}}
+    content = {"dataset": {**nest_choices(seen)["dataset"], "split": split}}
     recipe.write_text(json.dumps(content))
     for folder in ("images", "labels"):
         (root / folder / "s4.tif").unlink()

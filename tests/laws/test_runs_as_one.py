@@ -17,7 +17,7 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.mapping.call import Call, needs_of
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.ensemble import Ensemble, joined
+from segmenter.runs.ensemble import Ensemble, join_runs
 from segmenter.runs.run import Run, load_run
 from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused
@@ -43,7 +43,7 @@ def test_the_map_of_runs_is_that_of_their_mean_over_the_whole(
     image = rng.integers(1, 1000, (203, 317, 3), np.uint16)
     image[100:, :60] = 0
     source = make_geotiff("in/a.tif", image, nodata=0)
-    together = joined([load_run(path) for path in runs])
+    together = join_runs([load_run(path) for path in runs])
     assert isinstance(together, Ensemble)
     one, other = (load_run(path).network for path in runs)
     assert (together.network.stride, together.network.radius) == (8, max(one.radius or 0, other.radius or 0))
@@ -66,7 +66,7 @@ def test_the_map_of_runs_is_that_of_their_mean_over_the_whole(
     before = (tmp_path / "maps" / "a.tif").stat().st_mtime_ns
     assert predict.main(call) == 0
     assert (tmp_path / "maps" / "a.tif").stat().st_mtime_ns == before
-    assert together.checksum() != joined([load_run(path) for path in reversed(runs)]).checksum()
+    assert together.checksum() != join_runs([load_run(path) for path in reversed(runs)]).checksum()
     assert predict.main([str(runs[0]), *call[1:]]) == 0
     assert (tmp_path / "maps" / "a.tif").stat().st_mtime_ns != before
 
@@ -100,7 +100,7 @@ def test_runs_that_do_not_agree_are_refused_naming_both(
     if "classes" in changes:
         changes = {"classes": make_classes(5)}
     with refused(CheckpointError, where="a", got=got):
-        joined([first, replace(second, **changes)])  # type: ignore[arg-type]
+        join_runs([first, replace(second, **changes)])  # type: ignore[arg-type]
 
 
 def test_a_run_named_twice_or_missing_is_refused(
@@ -121,17 +121,17 @@ def test_a_run_named_twice_or_missing_is_refused(
 
 def test_what_runs_do_not_share_is_asked_for_only_where_it_counts(runs: tuple[Path, Path]) -> None:
     first, second = (load_run(path) for path in runs)
-    assert joined([first, replace(second, metres_per_pixel=None)]).metres_per_pixel is None
+    assert join_runs([first, replace(second, metres_per_pixel=None)]).metres_per_pixel is None
     with refused(CheckpointError, fault="0.5 and 2 m a pixel"):
-        _ = joined([first, replace(second, metres_per_pixel=2.0)]).metres_per_pixel
+        _ = join_runs([first, replace(second, metres_per_pixel=2.0)]).metres_per_pixel
     with refused(CheckpointError, remedy="--label-kind"):
-        _ = joined([first, replace(second, labels="eroded")]).labels
+        _ = join_runs([first, replace(second, labels="eroded")]).labels
 
 
 def test_memory_is_counted_for_all_runs(runs: tuple[Path, Path]) -> None:
     """The largest of the models, the sum of probabilities, and every further model's weights and graph."""
     first, second = (load_run(path) for path in runs)
-    together = joined([first, second])
+    together = join_runs([first, second])
     assert isinstance(together, Ensemble)
     largest = max(first.network.bytes_per_pixel, second.network.bytes_per_pixel)
     assert together.network.bytes_per_pixel == largest + 2 * 4 * 4
@@ -141,5 +141,5 @@ def test_memory_is_counted_for_all_runs(runs: tuple[Path, Path]) -> None:
     for run, bytes_of_others in ((together, together.further_bytes), (first, 0)):
         assert needs_of(Call.of(request, run), [])[1].weights == bytes_of_others
     far: Run = replace(second, network=NetworkGeometry(4, None, 1.0, "it looks at all"))
-    found = joined([first, far]).network
+    found = join_runs([first, far]).network
     assert (found.radius, found.unlimited) == (None, f"{second.path}: it looks at all")

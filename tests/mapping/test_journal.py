@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError, SegmenterError
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
 from segmenter.mapping.folder.journal import Journal, JournalEntry, input_facts
@@ -88,7 +88,7 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
 def test_an_entry_of_another_make_counts_as_none(tmp_path: Path, record: Any, damaged: int) -> None:
     Journal(tmp_path).append(replace(ENTRY, name="b"))
     with (tmp_path / ".journal.jsonl").open("a") as file:
-        file.write(sealed(json.dumps(record)) + "\n")
+        file.write(seal(json.dumps(record)) + "\n")
     journal = Journal(tmp_path)
     assert journal.find("a") is None
     assert journal.find("b") is not None

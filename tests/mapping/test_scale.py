@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rasterio.transform import Affine
 
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.resampling import as_type, count_of, resampled, taps
+from segmenter.grid.resampling import as_type, count_of, resample, taps
 from segmenter.grid.windows import Columns
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.regridding import ON_THE_GRID, Regridder
@@ -32,7 +32,7 @@ def probabilities(
     """(H, W, K) on the raster's pixels: all of it resampled, seen at once, brought back densely."""
     high, wide = image.shape[:2]
     over = taps(0, count_of(high, rows), high, rows), taps(0, count_of(wide, cols), wide, cols)
-    values, there = resampled(np.where(valid[..., None], image, 0), valid, *over)
+    values, there = resample(np.where(valid[..., None], image, 0), valid, *over)
     seen = as_type(values, image.dtype.name)
     below, right = -seen.shape[0] % STRIDE, -seen.shape[1] % STRIDE
     padded = np.pad(seen, ((0, below), (0, right), (0, 0)))[None]

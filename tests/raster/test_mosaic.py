@@ -17,7 +17,7 @@ from rasterio.vrt import WarpedVRT
 
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.grid.geometry import Window
-from segmenter.grid.resampling import as_type, resampled, taps
+from segmenter.grid.resampling import as_type, resample, taps
 from segmenter.raster import RasterSpec, band_stack, open_raster, raster_info, write_raster
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.mosaic import Mosaic
@@ -242,7 +242,7 @@ def test_each_band_is_its_file_on_the_finest_grid(
     assert (image[..., 1:3] == _read(files[1])[0]).all()
     for band, file, step in ((0, files[0], Fraction(1, 2)), (3, files[2], Fraction(1, 6))):
         values, has = _read(file)
-        expected, _ = resampled(
+        expected, _ = resample(
             values, has, taps(0, 42, values.shape[0], step), taps(0, 48, values.shape[1], step)
         )
         off = image[..., band : band + 1].astype(int) - as_type(expected, "uint16")

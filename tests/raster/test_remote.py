@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.base.addresses import joined, masked, masked_text
+from segmenter.base.addresses import join_address, mask_secrets, masked_text
 from segmenter.base.errors import ChangedInputError, RasterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
@@ -117,11 +117,11 @@ def test_secrets_are_in_no_text() -> None:
     assert str(path) == f"{path}" == "/vsicurl/https://host.org/c/d/a/b%20c.tif"
     assert (path.name, path.suffix) == ("b%20c.tif", ".tif")
     assert pickle.loads(pickle.dumps(path)).address == path.address
-    assert masked("s3://bucket/what?.tif") == "s3://bucket/what?.tif"
+    assert mask_secrets("s3://bucket/what?.tif") == "s3://bucket/what?.tif"
     assert masked_text(f"no {signed} there, nor /vsicurl/{signed}") == (
         "no https://host.org/c/d there, nor /vsicurl/https://host.org/c/d"
     )
-    assert joined("/vsis3/b/p/", "q/a b.tif") == "/vsis3/b/p/q/a b.tif"
+    assert join_address("/vsis3/b/p/", "q/a b.tif") == "/vsis3/b/p/q/a b.tif"
 
 
 def test_an_address_is_no_path_of_a_disk() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
@@ -27,7 +27,7 @@ from segmenter.runs.resume import (
     checkpoint_to_resume,
     newest_record,
     set_aside_after,
-    unfinished,
+    unfinished_line,
     with_extension,
 )
 from segmenter.runs.run import Extension, load_run
@@ -70,12 +70,12 @@ def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
     ids=["stopped", "finished", "ended early", "handed over without checkpoints"],
 )
 def test_a_stopped_training_is_told_with_its_epochs(how: dict[str, Any], said: bool, tmp_path: Path) -> None:
-    assert ("3 of 10" in unfinished(trained_run(tmp_path / "run", **how))) is said
+    assert ("3 of 10" in unfinished_line(trained_run(tmp_path / "run", **how))) is said
 
 
 def test_a_command_that_is_told_can_be_typed(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "it's my run", epochs=3, of=10)
-    command = shlex.split(unfinished(run).rpartition("to go on: ")[2])
+    command = shlex.split(unfinished_line(run).rpartition("to go on: ")[2])
     assert command[-4:] == [str(run.path / "recipe.yaml"), "--run", str(run.path), "--resume"]
 
 
@@ -160,7 +160,7 @@ def test_a_log_of_another_format_is_refused_before_anything_is_moved(
 ) -> None:
     save(tmp_path, 4)
     monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: None)
-    (tmp_path / "log.jsonl").write_text(sealed('{"format": 1, "step": 2}') + "\n")
+    (tmp_path / "log.jsonl").write_text(seal('{"format": 1, "step": 2}') + "\n")
     with refused(CheckpointError, fault="log.jsonl, line 1"):
         check_run_directory(tmp_path, RECIPE, resume=True)
 

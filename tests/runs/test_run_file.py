@@ -15,7 +15,7 @@ import pytest
 
 from datasets.commands import predict
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.model.normalisation import Normalisation
@@ -85,7 +85,7 @@ def test_a_missing_entry_is_refused(run: Run) -> None:
     file = run.path / "run.json"
     whole = {key: value for key, value in json.loads(file.read_text()).items() if key != "crc"}
     for key in ("classes", "bands", "band_count", "normalisation", "labels", "tiles", "recipe"):
-        file.write_text(sealed(json.dumps({name: whole[name] for name in whole if name != key})))
+        file.write_text(seal(json.dumps({name: whole[name] for name in whole if name != key})))
         assert f"{key}: Field required" in one_line(run.path)
 
 
@@ -205,7 +205,7 @@ def test_what_is_no_record_is_none_with_and_without_a_checksum(tmp_path: Path) -
     for line in LINES:
         lines = [line]
         if line.startswith(b"{") and line.endswith(b"}") and len(line) > 2 and line is not LINES[-1]:
-            lines.append(sealed('{"format": 2, ' + line[1:].decode()).encode())
+            lines.append(seal('{"format": 2, ' + line[1:].decode()).encode())
         for each in lines:
             file.write_bytes(first + each + b"\n" + second + each)
             assert list(log_records(file)) == RECORDS[:2], each[:80]

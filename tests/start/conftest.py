@@ -16,7 +16,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     """Take a second for each measured step; return the measurements so far."""
     calls: list[float] = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(timing, "measured", lambda recipe: calls.append(1.0) or 1.0)
+    monkeypatch.setattr(timing, "measure_step", lambda recipe: calls.append(1.0) or 1.0)
     return calls
 
 

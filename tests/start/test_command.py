@@ -16,7 +16,7 @@ from datasets.check import check_dataset
 from datasets.commands.start import main
 from datasets.commands.train import main as train_main
 from datasets.published import POTSDAM_TEST
-from datasets.start.choice import Choice, nested, recipe_text
+from datasets.start.choice import Choice, nest_choices, recipe_text
 from datasets.start.draft import GIB, ModelSize
 from datasets.start.look import look
 from datasets.start.plan import _filling, _step_bytes, plan
@@ -139,7 +139,7 @@ def test_any_value_survives_the_recipe_file() -> None:
         Choice("tiles.size", 256, "#00ff00: a colour"),
         Choice("dataset.bands", None, "none"),
     ]
-    assert parse(recipe_text(choices, "segmenter start x\ny"), "text") == nested(choices)
+    assert parse(recipe_text(choices, "segmenter start x\ny"), "text") == nest_choices(choices)
 
 
 @pytest.mark.parametrize("failing", ["town.yaml", "town.html"])
@@ -273,7 +273,7 @@ def given(root: Path, names: Sequence[str], first: int = 0, **more: Any) -> list
 
 
 def recipe_of(dataset: Sequence[Choice], choices: Sequence[Choice]) -> Recipe:
-    return recipe_from({"name": "planned", **nested([*dataset, *choices])}, "here")
+    return recipe_from({"name": "planned", **nest_choices([*dataset, *choices])}, "here")
 
 
 def values(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -499,7 +499,7 @@ def test_a_training_starts_from_the_plan(
 ) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
     path = tmp_path / "planned.yaml"
-    path.write_text(yaml.safe_dump(nested([*dataset, *plan(dataset, "planned", gpus=())])))
+    path.write_text(yaml.safe_dump(nest_choices([*dataset, *plan(dataset, "planned", gpus=())])))
     assert load_recipe(path).name == "planned"
     short = [f"training.{key}=1" for key in ("epochs", "validate_every", "warmup")]
     train(path, "--run", str(tmp_path / "run"), *(word for each in short for word in ("--set", each)))

@@ -11,7 +11,7 @@ import pytest
 from datasets import load_dataset
 from datasets.check import CheckReport, check_dataset
 from datasets.contents import Contents
-from datasets.start.choice import nested
+from datasets.start.choice import nest_choices
 from datasets.start.draft import Draft
 from datasets.start.look import look
 from segmenter.config.reading import recipe_from
@@ -39,7 +39,7 @@ def planned(folder: Path, contents: Contents | None) -> tuple[TileIndex, CheckRe
     draft = Draft(choices, "made", None, (), contents or Contents())
     assert draft.groups.count == PAIRS
     assert len(draft.samples) == PAIRS
-    dataset = load_dataset(recipe_from({"name": "made", **nested(choices)}, "made"))
+    dataset = load_dataset(recipe_from({"name": "made", **nest_choices(choices)}, "made"))
     return draft.index, check_dataset(dataset, progress=False, contents=contents)
 
 

@@ -17,7 +17,7 @@ import pytest
 from datasets import load_dataset
 from datasets.check import check_dataset
 from datasets.start import classes, folder_facts, kinds, legends, look, pixels, polygons
-from datasets.start.choice import Choice, limit_questions, nested, recipe_text
+from datasets.start.choice import Choice, limit_questions, nest_choices, recipe_text
 from segmenter.base.errors import SegmenterError
 from segmenter.config.reading import recipe_from
 from segmenter.raster import raster_info
@@ -392,7 +392,7 @@ def test_a_row_comes_out_right_asked_or_refused(name: str, tmp_path: Path) -> No
     choices = look.look(tmp_path)
     open_ones = [choice for choice in choices if choice.question]
     assert len(open_ones) == (row.comes == "asked"), open_ones
-    data = nested(choices)["dataset"]
+    data = nest_choices(choices)["dataset"]
     seen = settings(data)
     fill = {**row.keys}.pop("fill", ...)
     assert seen == seen | {key: value for key, value in row.keys.items() if key != "fill"}

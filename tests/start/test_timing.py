@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datasets.commands.start import NOT_MEASURED, main
-from datasets.start.timing import STEPS_OF_HOURS, measured, seconds_a_step
+from datasets.start.timing import STEPS_OF_HOURS, measure_step, seconds_a_step
 from segmenter.base.bars import clock
 from segmenter.config.recipe import Recipe
 from tests.helpers.made_runs import recipe_of
@@ -60,4 +60,4 @@ def test_another_machine_is_not_measured(data: Path, timed: list[float], capsys:
 
 @pytest.mark.slow
 def test_a_step_is_measured() -> None:
-    assert 0 < measured(recipe(global_batch=4)) < 60
+    assert 0 < measure_step(recipe(global_batch=4)) < 60

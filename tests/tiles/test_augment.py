@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
-from segmenter.tiles.kernels import Planes, transformed, turned
+from segmenter.tiles.kernels import Planes, transform_tile, turn
 from segmenter.tiles.statistics import BandStatistics
 from tests.helpers.made_statistics import statistics_of
 
@@ -76,7 +76,7 @@ def test_turns_are_those_of_numpy_for_any_type_and_number_of_bands(dtype: str) -
         before = image(dtype, max(1, bands), (5, 9))
         before = before if bands else before[..., 0]
         moved = np.rot90(before, turns)
-        after = turned(before, turns, mirrored)
+        after = turn(before, turns, mirrored)
         np.testing.assert_array_equal(after, moved[:, ::-1] if mirrored else moved)
         assert after.dtype == before.dtype
         assert after.shape == moved.shape
@@ -107,7 +107,7 @@ def test_a_stage_draws_what_the_library_draws(dtype: str, bands: int, probabilit
         compose = albumentations.Compose(transforms)
         compose.set_random_seed(seed)
         expected = compose(image=start, mask=mask())
-        found, moved = transformed(compose, seed, start, planes())
+        found, moved = transform_tile(compose, seed, start, planes())
         tolerance = 0 if dtype == "uint8" else 1e-6
         np.testing.assert_allclose(found, expected["image"], rtol=0, atol=tolerance)
         np.testing.assert_array_equal(np.stack(moved, axis=-1), expected["mask"])

@@ -20,7 +20,7 @@ from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.sampling import Plan, part_table, plan
 from segmenter.tiles.batches import Batch, BatchLoader, _Draw, _Key
-from segmenter.tiles.gsd import GroundGsd, resampled, with_gsds
+from segmenter.tiles.gsd import GroundGsd, resample_tile, with_gsds
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import Paster, donors, mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
@@ -376,7 +376,7 @@ def test_shrinking_averages_areas_and_keeps_the_largest_class(
     label[~valid] = IGNORE
     label[: old // 3] = IGNORE  # unlabelled where there is data
     image[~valid] = 0
-    got_image, got_valid, got_label = resampled((image, valid, label), 32)
+    got_image, got_valid, got_label = resample_tile((image, valid, label), 32)
     A = overlaps(old, 32)
     share = A @ valid @ A.T
     sure = np.abs(share - 0.5) > 1e-4
@@ -401,7 +401,7 @@ def test_enlarging_keeps_labels_whole_and_does_not_bleed_what_has_no_data() -> N
     valid = np.ones((16, 16), bool)
     valid[:, 8:] = False
     image = np.where(valid, 200, 0).astype(np.uint8)[..., None]
-    got_image, got_valid, got_label = resampled((image, valid, label), 32)
+    got_image, got_valid, got_label = resample_tile((image, valid, label), 32)
     assert (got_image[got_valid] == 200).all()
     np.testing.assert_array_equal(got_label[:, :16], np.arange(8).repeat(4)[:, None].repeat(16, 1))
     assert (got_label[:, 16:] == IGNORE).all()

@@ -15,7 +15,7 @@ from segmenter.runs.records import load_origin
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import html_report
 from segmenter.runs.run import load_run
-from segmenter.runs.score_files import BEST_FILES, scored
+from segmenter.runs.score_files import BEST_FILES, load_score
 from tests.helpers.made_training import made, weights
 from tests.helpers.refusals import refused
 
@@ -47,7 +47,7 @@ def test_all_scenes_but_the_test_train_for_the_steps_that_validation_chose(
     before, run = chosen[1], load_run(shipped)
     roles = {scene.name: scene.split for scene in dataset_of_run(run).scenes}
     assert roles == {**{f"s{number}": "train" for number in range(6)}, "s6": "test"}
-    best = scored(before / BEST_FILES[0])
+    best = load_score(before / BEST_FILES[0])
     assert best is not None
     origin = load_origin(run.path)
     assert origin is not None
@@ -58,7 +58,7 @@ def test_all_scenes_but_the_test_train_for_the_steps_that_validation_chose(
     epoch = done // run.recipe.training.epochs
     assert abs(done - best.step) <= epoch / 2, "whole epochs, the nearest number of them"
     assert run.weights_file().parent.name == "checkpoints", "the last weights, no best"
-    assert scored(run.path / BEST_FILES[0]) is None
+    assert load_score(run.path / BEST_FILES[0]) is None
     assert f"{best.scores.miou:.1%}"[:-1] in html_report(read_story(run.path))
 
 

@@ -14,7 +14,7 @@ from segmenter.base.errors import CheckpointError, ConfigError, TrainingError
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.extras.strategies.unequal_cards import TimingProbe, measured, share_out
+from segmenter.extras.strategies.unequal_cards import TimingProbe, measure_tiles, share_out
 from segmenter.runs.run import MeasuredShares, load_run
 from tests.helpers import made_runs
 from tests.helpers.made_training import made, train, weights
@@ -54,16 +54,16 @@ class Cards:
 
 def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -> None:
     cards = Cards({"a": 1.0, "b": 3.0})
-    assert measured(cards, ("a", "b"), 24, 1)[0] == (18, 6)  # type: ignore[arg-type]
+    assert measure_tiles(cards, ("a", "b"), 24, 1)[0] == (18, 6)  # type: ignore[arg-type]
     assert cards.tried == [("a", 12), ("b", 12), ("a", 18)]
     cards = Cards({"a": 1.0, "b": 3.0}, {"a": 14})
-    assert measured(cards, ("a", "b"), 24, 1)[0] == (14, 10)  # type: ignore[arg-type]
+    assert measure_tiles(cards, ("a", "b"), 24, 1)[0] == (14, 10)  # type: ignore[arg-type]
     cards = Cards({"a": 1.0, "b": 3.0}, {"b": 4})
-    assert measured(cards, ("a", "b"), 24, 2)[0] == (20, 4)  # type: ignore[arg-type]
+    assert measure_tiles(cards, ("a", "b"), 24, 2)[0] == (20, 4)  # type: ignore[arg-type]
 
     cards = Cards({})
     with refused(ConfigError, where="distribution.shares: auto", got="1 tiles"):
-        measured(cards, ("a", "b"), 1, 1)  # type: ignore[arg-type]
+        measure_tiles(cards, ("a", "b"), 1, 1)  # type: ignore[arg-type]
     assert cards.tried == []
 
 

@@ -28,7 +28,7 @@ from segmenter.inference.prediction import Prediction
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
-from segmenter.runs.score_files import scored
+from segmenter.runs.score_files import load_score
 from segmenter.tiles.index import build_index
 from segmenter.training.prepare import prepare_tiles
 from segmenter.training.validation import Examples, _encode_results, _scenes_of, validate
@@ -298,7 +298,7 @@ def test_a_training_scores_its_validation_by_scale(
     alone, (low, high) = sorted(entry["miou"] for entry in found.values()), scores["miou_interval"]
     assert low <= scores["miou"] <= high
     assert (low, high) == pytest.approx(alone, abs=0.02), "two scenes: each end draws one of them twice"
-    kept = scored(run / "scores.json")
+    kept = load_score(run / "scores.json")
     assert kept.scores.interval == Interval((low, high), 2)
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert [line["miou_interval_over"] for line in log if "miou" in line] == [{"scenes": 2}]

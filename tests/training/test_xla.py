@@ -122,9 +122,11 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
     assert "XLA failed" not in line
     assert all(np.array_equal(a, b) for a, b in zip(before, dropping.weights(), strict=True))
     assert rates == [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")] == [0.3]
-    with xla_trial._unchanged(dropping.parts):
+    with xla_trial._without_chance(dropping.parts):
         first = dropping.devices.distributed(tuple(part[0] for part in stack))
-        plain, compiled = (xla_trial._timed(dropping.parts, first, compiled=c)[0] for c in (False, True))
+        plain, compiled = (
+            xla_trial._time_gradient(dropping.parts, first, compiled=c)[0] for c in (False, True)
+        )
     np.testing.assert_allclose(compiled, plain, rtol=0, atol=1e-12 * np.linalg.norm(plain))
 
 
@@ -172,7 +174,7 @@ def test_a_wrong_gradient_is_not_taken_in_half_precision(
     settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0)
     full, part = (segmentation_loss(loss, None, BATCH) for loss in (LossConfig(dice=0.2), LossConfig()))
     training = Training(UNetConfig(depth=2, width=8), full, 1, "mixed_float16", training=settings, xla=None)
-    own = xla_trial._timed
+    own = xla_trial._time_gradient
 
     def timed(parts: Any, batch: Any, *, compiled: bool) -> Any:
         if compiled and wrong == "an image":
@@ -183,7 +185,7 @@ def test_a_wrong_gradient_is_not_taken_in_half_precision(
             parts = replace(parts, loss=part)
         return own(parts, batch, compiled=False)[0], 2.0 - compiled
 
-    monkeypatch.setattr(xla_trial, "_timed", timed)
+    monkeypatch.setattr(xla_trial, "_time_gradient", timed)
     parts, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
     assert parts.xla is (wrong == "nothing"), line
 
@@ -191,8 +193,10 @@ def test_a_wrong_gradient_is_not_taken_in_half_precision(
 def test_asked_for_the_same_bits_it_does_not_look_at_the_clock(
     dropping: Training, stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xla_trial, "_timed", lambda *_, compiled: (np.array([3.0, 4.0]), 1.0 + compiled))
-    monkeypatch.setattr(xla_trial, "_rounded", lambda *_: 1e-6)
+    monkeypatch.setattr(
+        xla_trial, "_time_gradient", lambda *_, compiled: (np.array([3.0, 4.0]), 1.0 + compiled)
+    )
+    monkeypatch.setattr(xla_trial, "_rounding_change", lambda *_: 1e-6)
     taken = dropping.devices.distributed(stack, axis=1)
     assert [tried_xla(dropping.parts, taken, timed=timed)[0].xla for timed in (True, False)] == [False, True]
 
@@ -238,8 +242,8 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
             raise ValueError("XLA cannot compile this")
         return np.array(gradient), seconds
 
-    monkeypatch.setattr(xla_trial, "_timed", timed)
-    monkeypatch.setattr(xla_trial, "_rounded", lambda *_: 1e-6)
+    monkeypatch.setattr(xla_trial, "_time_gradient", timed)
+    monkeypatch.setattr(xla_trial, "_rounding_change", lambda *_: 1e-6)
     parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
     assert parts.xla is chosen
     assert line.startswith("xla: auto: compiled" if chosen else "xla: auto: not compiled")

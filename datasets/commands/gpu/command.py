@@ -21,7 +21,7 @@ from typing import Any
 from segmenter.base.errors import ConfigError, DeviceError, OutputError, SegmenterError, plain
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import ParagraphFormatter, ToolParser, invocation
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.options import add_options, option, parse_options
 from segmenter.base.terminal import stdout_for_json, warn
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 
@@ -69,7 +69,7 @@ class _Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask what is not answered yet; return the exit code."""
     end = time.monotonic()
-    given = parsed(_parser(), _Options, arguments)
+    given = parse_options(_parser(), _Options, arguments)
     end += 60 * given.minutes
     with stdout_for_json(given.json) as answer:
         logical = given.logical_devices or (2 if given.tiny else 0)
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "devices": f"{cards} logical CPU devices" if logical else f"{cards} GPUs",
             "tiny": given.tiny,
         }
-        found = {each.question: each for each in figures.kept(given.output, head)}
+        found = {each.question: each for each in figures.kept_answers(given.output, head)}
         session = _Session(given, head, cards, end, found)
         with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
             size = "tiny" if given.tiny else "processor" if logical else "card"
@@ -111,12 +111,12 @@ class _Session:
 
     def pairs(self) -> list[Pair]:
         """Return questions of this machine and their answers."""
-        asked = questions.asked((), self.cards)
+        asked = questions.questions_for((), self.cards)
         return [(each, self.found[each.name]) for each in asked if each.name in self.found]
 
     def ask(self, bench: Bench) -> None:
         """Ask what was never asked, then again what is not shown; keep each figure as soon as it is known."""
-        wanted = questions.asked(self.given.only, self.cards)
+        wanted = questions.questions_for(self.given.only, self.cards)
         kept = {each.name for each in wanted if each.name in self.found}
         again = [each for each in wanted if each.name in kept and self.found[each.name].fault]
         waiting = [each for each in wanted if each.name not in kept] + again
@@ -170,7 +170,7 @@ class _Session:
 
     def told(self) -> int:
         """Print the verdict; return the exit code of the questions that were wanted."""
-        names = {each.name for each in questions.asked(self.given.only, self.cards)}
+        names = {each.name for each in questions.questions_for(self.given.only, self.cards)}
         pairs = [(question, answer) for question, answer in self.pairs() if question.name in names]
         print()
         for part, text in verdict(self.pairs(), self.cards):

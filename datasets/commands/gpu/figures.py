@@ -104,7 +104,7 @@ def keep(folder: Path, content: Mapping[str, Any]) -> None:
     write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def kept(folder: Path, head: Mapping[str, Any]) -> list[QuestionAnswer]:
+def kept_answers(folder: Path, head: Mapping[str, Any]) -> list[QuestionAnswer]:
     """Return the answers of an earlier call in a folder; none if there was none.
 
     Raises:

@@ -19,10 +19,10 @@ _HOLDS = {True: "yes", False: "no", None: ""}
 
 def verdict(pairs: Sequence[Pair], cards: int) -> list[tuple[str, str]]:
     """Return the five lines: what each part found, or why it is not shown."""
-    return [(part, "; ".join(_told(part, pairs, cards))) for part in PARTS]
+    return [(part, "; ".join(_describe_part(part, pairs, cards))) for part in PARTS]
 
 
-def _told(part: str, pairs: Sequence[Pair], cards: int) -> Iterator[str]:
+def _describe_part(part: str, pairs: Sequence[Pair], cards: int) -> Iterator[str]:
     if part == PARTS[-1] and cards == 1:
         yield "there is one"
     own = [answer for question, answer in pairs if question.part == part]

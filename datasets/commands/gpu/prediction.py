@@ -44,7 +44,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
         name = f"map, {number} device{'s' * (number > 1)}"
         yield Figure(name, speeds[-1], "Mpx/s", note=spread(rates), told=True)
         if number == 1:
-            alone = computed(predict, tiling)
+            alone = computed_rate(predict, tiling)
             share = 100 * min(speeds[0] / alone, 1.0)
             yield Figure("of the time, the device computes", share, "%", note=f"alone {alone:.3g} Mpx/s")
         with rasterio.open(out) as file:
@@ -54,7 +54,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
         yield Figure("pixels with another class on all devices", other, "", f"≤ {SAME}", other <= SAME)
 
 
-def computed(predict: Any, tiling: Tiling) -> float:
+def computed_rate(predict: Any, tiling: Tiling) -> float:
     """Return megapixels a second that arrive in a map, were there no file to read and write."""
     window = round_up(tiling.window.height, tiling.stride)
     batch = tiling.batch

@@ -92,7 +92,7 @@ QUESTIONS = (
 """In order of value."""
 
 
-def asked(names: tuple[str, ...], cards: int) -> list[Question]:
+def questions_for(names: tuple[str, ...], cards: int) -> list[Question]:
     """Return the questions that a machine with so many devices is asked."""
     fits = {"one": True, "all": cards > 1, "parts": cards == 1}
     return [each for each in QUESTIONS if fits[each.devices] and (not names or each.name in names)]

@@ -71,7 +71,7 @@ def figures(bench: Bench, deterministic: bool = True, unet: bool = False) -> Ite
     _train(bench, recipe, again)
     expected = {"expected": "the same", "law": bench.place != "parts"} if deterministic else {}
     model = " of a U-Net" if unet else ""
-    yield _figure(f"the same training{model} again", compared(one, again), expected)
+    yield _figure(f"the same training{model} again", compare_runs(one, again), expected)
     rmtree(again)  # a checkpoint each step: gigabytes
     if not deterministic:
         rmtree(one)
@@ -83,7 +83,9 @@ def figures(bench: Bench, deterministic: bool = True, unet: bool = False) -> Ite
         if step > middle:
             path.unlink()
     _train(bench, recipe, resumed, "--resume")
-    yield _figure(f"one{model} stopped after step {middle}, and resumed", compared(one, resumed), expected)
+    yield _figure(
+        f"one{model} stopped after step {middle}, and resumed", compare_runs(one, resumed), expected
+    )
     for run in (one, resumed):
         rmtree(run)
 
@@ -96,14 +98,14 @@ def _figure(name: str, difference: Difference, expected: Mapping[str, Any]) -> F
     return Figure(name, str(difference), holds=holds, note=note, told=True, **expected)
 
 
-def compared(one: Path, two: Path) -> Difference:
+def compare_runs(one: Path, two: Path) -> Difference:
     """Compare two runs checkpoint by checkpoint."""
     a, b = checkpoints(one), checkpoints(two)
     for step in sorted({*a, *b}):
         if step not in a or step not in b:
             return Difference(step, len(a), 0, 0, float("inf"), "a checkpoint of one alone")
         left, right = load_arrays(a[step]), load_arrays(b[step])
-        apart = {name: _apart(left.get(name), right.get(name)) for name in {*left, *right}}
+        apart = {name: _difference(left.get(name), right.get(name)) for name in {*left, *right}}
         apart = {name: value for name, value in apart.items() if value is not None}
         if apart:
             where = max(apart, key=lambda name: (np.nan_to_num(apart[name], nan=np.inf), name))
@@ -111,7 +113,7 @@ def compared(one: Path, two: Path) -> Difference:
     return Difference(None, len(a), 0, len(left), 0.0, "")
 
 
-def _apart(one: NDArray[Any] | None, two: NDArray[Any] | None) -> Any:
+def _difference(one: NDArray[Any] | None, two: NDArray[Any] | None) -> Any:
     """Return the largest difference over the largest value; None if no bit differs."""
     if one is None or two is None or one.shape != two.shape or one.dtype != two.dtype:
         return np.inf

@@ -28,8 +28,8 @@ def figures(bench: Bench, xla: bool = False) -> Iterator[Figure]:
     devices, count = bench.devices(), bench.replicas
     alone = rate_of_one(bench, xla) if count > 1 else 0.0
     started = time.perf_counter()
-    parts, stack, note = made(bench, devices, xla)
-    rate, first = timed(parts, stack, bench.sizes.calls)
+    parts, stack, note = make_step(bench, devices, xla)
+    rate, first = time_step(parts, stack, bench.sizes.calls)
     note += f"; {first - started:.0f} s to the end of the first step"
     yield Figure(rate_name(count, xla), rate, "tiles/s", note=note, told=True)
     if count == 1:
@@ -51,11 +51,11 @@ def rate_of_one(bench: Bench, xla: bool) -> float:
     if isinstance(known, float):
         return known
     one = replace(bench, several=False)
-    parts, stack, _ = made(one, one.devices(), xla)
-    return timed(parts, stack, bench.sizes.calls)[0]
+    parts, stack, _ = make_step(one, one.devices(), xla)
+    return time_step(parts, stack, bench.sizes.calls)[0]
 
 
-def made(bench: Bench, devices: Devices, xla: bool) -> tuple[Any, Any, str]:
+def make_step(bench: Bench, devices: Devices, xla: bool) -> tuple[Any, Any, str]:
     """Return the parts of the planned recipe's step, batches for a call, and a text on them."""
     recipe = bench.settings()
     changes = {"global_batch": bench.replicas * bench.images, "xla": xla, "accumulate": 1}
@@ -93,10 +93,12 @@ def rate_of(
 ) -> float:
     """Return images a second of the training step."""
     parts = step_parts(devices, model, loss, training)
-    return timed(parts, made_stack(devices, training.steps_per_call, training.global_batch, side), calls)[0]
+    return time_step(parts, made_stack(devices, training.steps_per_call, training.global_batch, side), calls)[
+        0
+    ]
 
 
-def timed(parts: Any, stack: Any, calls: int) -> tuple[float, float]:
+def time_step(parts: Any, stack: Any, calls: int) -> tuple[float, float]:
     """Return images a second, after two calls that compile and warm up, and the clock after the first.
 
     The allocator's peak is counted from there: in the first step cuDNN tries its algorithms.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.files import gibibytes, write_whole
-from segmenter.base.invocation import invocation, typed
+from segmenter.base.invocation import invocation, quote_path
 from segmenter.base.options import Command, OverwriteOptions, option
 
 
@@ -130,11 +130,11 @@ def _unpack(given: _UnpackOptions) -> int:
     run, files = unpack_run(given.file, given.output)
     folder, name = run.path, run.recipe.name
     print(f"{folder}: {len(files)} files of the run {name}, each with the checksum that it was packed with")
-    print(f"map rasters with: {invocation('predict')} {typed(folder)} INPUT --output DIR")
+    print(f"map rasters with: {invocation('predict')} {quote_path(folder)} INPUT --output DIR")
     if resumable(files):
-        recipe = typed(folder / "recipe.yaml")
+        recipe = quote_path(folder / "recipe.yaml")
         print(
-            f"go on with: {invocation('train')} {recipe} --run {typed(folder)} --resume "
+            f"go on with: {invocation('train')} {recipe} --run {quote_path(folder)} --resume "
             "--set dataset.root=…, on the same data"
         )
     return 0

@@ -25,7 +25,7 @@ from segmenter.base.errors import (
     WorkerError,
     error_parts,
     failing,
-    shortened,
+    shorten,
 )
 from segmenter.base.files import Closing
 
@@ -259,7 +259,7 @@ def checked_addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[1]) < 1 << 16:
-            raise ConfigError(where, expected=_EXAMPLE, got=shortened(address or "an empty address"))
+            raise ConfigError(where, expected=_EXAMPLE, got=shorten(address or "an empty address"))
     if twice := [address for i, address in enumerate(addresses) if address in addresses[:i]]:
         raise ConfigError(where, expected="each address once", got=f"{twice[0]} twice")
     return addresses
@@ -269,7 +269,7 @@ def own_index(index: Any, workers: int, where: str) -> int:
     """Return the index of this process; refuse one that is missing or too large."""
     if type(index) is not int or not 0 <= index < workers:
         of = f"0 to {workers - 1}" if workers > 1 else "0"
-        got = "none" if index is None else shortened(str(index))
+        got = "none" if index is None else shorten(str(index))
         raise ConfigError(where, expected=f"the number of this worker, {of}", got=got)
     return index
 
@@ -289,7 +289,7 @@ def read_tf_config(text: str) -> tuple[dict[str, list[Any]], str, Any]:
         layout = (
             '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
         )
-        raise ConfigError("TF_CONFIG", expected=f"JSON like {layout}", got=shortened(text, 100)) from None
+        raise ConfigError("TF_CONFIG", expected=f"JSON like {layout}", got=shorten(text, 100)) from None
 
 
 def _of_tf_config(text: str) -> Cluster | None:
@@ -309,7 +309,7 @@ def _of_tf_config(text: str) -> Cluster | None:
         raise ConfigError("TF_CONFIG", expected="one chief at most", got=len(chiefs))
     addresses = checked_addresses([*chiefs, *jobs.get("worker", [])], "TF_CONFIG")
     if kind not in jobs:
-        raise ConfigError("TF_CONFIG: task.type", expected=f"one of {', '.join(jobs)}", got=shortened(kind))
+        raise ConfigError("TF_CONFIG: task.type", expected=f"one of {', '.join(jobs)}", got=shorten(kind))
     own = own_index(index, len(jobs[kind]), f"TF_CONFIG: task.index of {kind}")
     return Cluster(own + (len(chiefs) if kind == "worker" else 0), len(addresses), "TF_CONFIG", addresses)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from segmenter.base.errors import SegmenterError, WorkerError, plain, shortened
+from segmenter.base.errors import SegmenterError, WorkerError, plain, shorten
 from segmenter.base.terminal import say
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines.cluster import Cluster, listening, meet
@@ -82,7 +82,7 @@ class Workers:
 
 
 class ClusterWorkers(Workers):
-    """Workers in several processes, made by `started`."""
+    """Workers in several processes, made by `start_workers`."""
 
     def __init__(self, cluster: Cluster, config: DistributionConfig) -> None:
         self.cluster, self.index, self.count = cluster, cluster.index, cluster.workers
@@ -142,7 +142,7 @@ class ClusterWorkers(Workers):
         with contextlib.suppress(Exception):  # the first who says it is heard; the service may be gone
             self._put(_FAILED, json.dumps([index, what]))
         with contextlib.suppress(Exception):
-            _service().report_error_to_cluster(_INTERNAL, plain(shortened(what)))
+            _service().report_error_to_cluster(_INTERNAL, plain(shorten(what)))
 
     def _failure_of(self, error: Exception) -> Exception:
         """Return the error for the worker that has failed; `error` itself if no other worker caused it."""
@@ -249,7 +249,7 @@ def _service() -> Any:
 # ------------------------------------------------------------------------------------------ the start
 
 
-def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tuple[Any, ClusterWorkers]:
+def start_workers(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tuple[Any, ClusterWorkers]:
     """Return the strategy over all workers once all are present; call before TensorFlow starts its devices.
 
     Sums use NCCL between GPUs, each of which must be a separate card, and gRPC rings between CPUs.
@@ -275,7 +275,7 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (tf.errors.OpError, RuntimeError) as error:
-        what = shortened(" ".join(str(error).split()), 160)
+        what = shorten(" ".join(str(error).split()), 160)
         raise WorkerError(cluster.name(), f"TensorFlow cannot join the workers: {what}") from None
     return strategy, ClusterWorkers(cluster, config)
 

@@ -48,7 +48,7 @@ _READABLE = {"minsize": 9, "mode": "hide"}
 _NUMBERED = 6  # with more batch sizes the bars are too thin for numbers
 
 
-def made(diagnosis: Diagnosis) -> list[PlanFacts]:
+def granted_plans(diagnosis: Diagnosis) -> list[PlanFacts]:
     """Return the plans that were not refused."""
     return [plan for plan in diagnosis.plans if not plan.refused]
 
@@ -93,7 +93,7 @@ def _beside_table(plans: Sequence[PlanFacts], caption: str, text: Callable[[Side
 
 def complete_steps(diagnosis: Diagnosis) -> Chart:
     """Draw the share of steps that hold all classes, by batch size."""
-    plans = made(diagnosis)
+    plans = granted_plans(diagnosis)
     yaxis = percent_axis("steps that hold all classes", 115, dtick=25)
     figure = _paired_bars(plans, lambda s: 100 * s.complete_steps, _complete, yaxis)
     worst = min(plans, key=lambda p: float(p.shuffle.complete_steps))
@@ -112,7 +112,7 @@ def _complete(side: Side) -> str:
 
 def per_replica(diagnosis: Diagnosis, batch: int) -> Chart:
     """Draw the number of classes in each replica's share of a batch."""
-    plans, most = made(diagnosis), len(diagnosis.forecast.classes)
+    plans, most = granted_plans(diagnosis), len(diagnosis.forecast.classes)
     yaxis = axis("classes on each replica", range=[0, 1.15 * most], nticks=6)
     figure = _paired_bars(plans, lambda s: float(s.classes_per_replica), _on_replica, yaxis)
     main = next(p for p in plans if p.batch == batch)
@@ -134,7 +134,7 @@ def _on_replica(side: Side) -> str:
 
 def repeats(diagnosis: Diagnosis) -> Chart:
     """Draw the cost of the plan: repeated tiles."""
-    plans = made(diagnosis)
+    plans = granted_plans(diagnosis)
     values = {kind: [getattr(p, kind[0]) for p in plans] for kind in _COSTS}
     traces = [_trace(plans, kind, of_kind, [number(v) for v in of_kind]) for kind, of_kind in values.items()]
     top = max(1, *(max(of_kind) for of_kind in values.values()))
@@ -163,7 +163,7 @@ def repeats(diagnosis: Diagnosis) -> Chart:
 
 def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
     """Draw the longest absence of each class in steps; a reader chooses the batch size."""
-    plans, ids, name = made(diagnosis), diagnosis.rarest_first, diagnosis.names
+    plans, ids, name = granted_plans(diagnosis), diagnosis.rarest_first, diagnosis.names
     figures = {f"{p.batch:,} tiles": _gap_figure(p, ids, name) for p in plans}
     titles = {f"{p.batch:,} tiles": _gap_title(p, ids, name) for p in plans}
     chosen = f"{batch:,} tiles"
@@ -446,7 +446,7 @@ def forecast(diagnosis: Diagnosis) -> Chart:
         else "Simulated: the classes are too many to compute it exactly. The band is the 95 % interval."
     )
     note += " Dots are the batch sizes asked for."
-    data = [*band, *([_extended(curve[-1], beyond)] if beyond else []), line, dots]
+    data = [*band, *([_extend_curve(curve[-1], beyond)] if beyond else []), line, dots]
     figure = {"data": data, "layout": look}
     return Chart("forecast-curve", title, note, {"": figure}, _forecast_table(said))
 
@@ -490,7 +490,7 @@ def _error_band(curve: Sequence[Outlook]) -> Data:
     return {"type": "scatter", "x": x + x[::-1], "y": upper + lower[::-1], "hoverinfo": "skip", **fill}
 
 
-def _extended(last: Outlook, beyond: Sequence[tuple[int, float]]) -> Data:
+def _extend_curve(last: Outlook, beyond: Sequence[tuple[int, float]]) -> Data:
     """Return the dashed extension of the curve to larger marked sizes: known there, interpolated between."""
     x, y = zip((last.batch, 100 * last.probability), *sorted(beyond), strict=True)
     dashed = {"mode": "lines", "line": {"color": SHUFFLE, "width": 2, "dash": "dash"}, "hoverinfo": "skip"}

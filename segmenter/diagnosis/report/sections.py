@@ -34,7 +34,7 @@ from segmenter.pages.parts import (
     label,
     layout,
     lines,
-    listed,
+    list_names,
     names_axis,
     number,
     percent,
@@ -112,7 +112,7 @@ def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
                 "rows": m.rows,
                 "cols": m.cols,
                 "aspect": _aspect(m),
-                "share": [_rounded(m.share[c]) for c in ids],
+                "share": [_round_shares(m.share[c]) for c in ids],
             }
             for m in maps
         ],
@@ -133,7 +133,7 @@ def _aspect(one: SceneMap) -> float:
     return float(min(1.6, max(0.3, height / width if width else 1.0)))
 
 
-def _rounded(share: Sequence[Sequence[float | None]]) -> list[list[float | None]]:
+def _round_shares(share: Sequence[Sequence[float | None]]) -> list[list[float | None]]:
     return [[None if s is None else _two_digits(s) for s in row] for row in share]
 
 
@@ -247,7 +247,7 @@ def html_report(diagnosis: Diagnosis) -> str:
 
 def main_batch(diagnosis: Diagnosis) -> int:
     """Return the page's main batch size: the recipe's, else 64, else the largest with a plan."""
-    made = [p.batch for p in report_charts.made(diagnosis)]
+    made = [p.batch for p in report_charts.granted_plans(diagnosis)]
     sizes = made or [p.batch for p in diagnosis.plans]
     wanted = (diagnosis.global_batch, _USUAL_BATCH)
     choices = [size for size in wanted if size is not None and size in sizes]
@@ -289,7 +289,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if not rare:
         return text
     held = min((plan.planned.held_share[c] for c in plan.promised), default=1.0)
-    text += f" {listed(rare)} {'is' if len(rare) == 1 else 'are'} too rare to be promised"
+    text += f" {list_names(rare)} {'is' if len(rare) == 1 else 'are'} too rare to be promised"
     if plan.promised:
         text += f"; the other {counted(len(plan.promised), 'class is', 'classes are')} "
         text += "in every planned step" if held >= 1 else f"in at least {percent(held)} of the planned steps"
@@ -326,7 +326,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
 def _classes(diagnosis: Diagnosis) -> PageSection:
     blocks: list[Block] = []
     if absent := [c.name for c in diagnosis.classes if not c.tiles]:
-        text = f"No tile holds {listed(absent)}: nothing can be planned or learnt for that."
+        text = f"No tile holds {list_names(absent)}: nothing can be planned or learnt for that."
         blocks.append(Paragraph(text, "notice"))
     blocks += side_by_side(report_charts.class_tiles(diagnosis), report_charts.class_pixels(diagnosis))
     blocks += side_by_side(report_charts.classes_per_tile(diagnosis))
@@ -358,7 +358,7 @@ def _plans(diagnosis: Diagnosis) -> PageSection:
         for p in diagnosis.plans
         if p.refused
     ]
-    if report_charts.made(diagnosis) and diagnosis.rarest_first:
+    if report_charts.granted_plans(diagnosis) and diagnosis.rarest_first:
         batch = main_batch(diagnosis)
         blocks += side_by_side(report_charts.complete_steps(diagnosis))
         blocks += [report_charts.plan_table(diagnosis)]
@@ -396,7 +396,7 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
     name = diagnosis.names
     rows = [
         [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]
-        for p in report_charts.made(diagnosis)
+        for p in report_charts.granted_plans(diagnosis)
         for c in p.best_effort
     ]
     if not rows:
@@ -412,7 +412,9 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
 
 def _rare_at_gsd(diagnosis: Diagnosis) -> list[Block]:
     """Return a table of classes too rare for a promise at one scale, if the recipe plans by scale."""
-    rows = [[name, number(p.batch)] for p in report_charts.made(diagnosis) for name in p.rare_at_scale]
+    rows = [
+        [name, number(p.batch)] for p in report_charts.granted_plans(diagnosis) for name in p.rare_at_scale
+    ]
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, RasterError, counted, shortened
+from segmenter.base.errors import DatasetError, RasterError, counted, shorten
 from segmenter.extras.accuracy.points import centres
 from segmenter.extras.vector_files.database import database
 from segmenter.extras.written_map import WrittenMap
@@ -86,14 +86,14 @@ def _check_pixels(path: Path, found: Fields) -> None:
     ):
         for what, value in (("row", row), ("col", col)):
             if not (0 <= value < np.inf and value == int(value)):
-                raise _emptied(path, fid, what, value)
+                raise _empty_error(path, fid, what, value)
         if name is None or name != name or not str(name).strip():
-            raise _emptied(path, fid, "map", None)
+            raise _empty_error(path, fid, "map", None)
         keys.append(f"the pixel in row {row:.0f}, column {col:.0f} of {name}")
     check_once([f"{path}, point {fid}" for fid in found["fid"].tolist()], keys)
 
 
-def _emptied(path: Path, fid: int, field: str, value: float | None) -> DatasetError:
+def _empty_error(path: Path, fid: int, field: str, value: float | None) -> DatasetError:
     return DatasetError(
         f"{path}, point {fid}",
         expected=f"the field {field} as it was drawn",
@@ -146,7 +146,7 @@ def check_weights(
     size = np.asarray(found["pixel_area"], np.float64)
     for fid, value in zip(fids, probability.tolist(), strict=True):
         if not 0 < value <= 1:
-            raise _emptied(path, fid, "probability", value)
+            raise _empty_error(path, fid, "probability", value)
     for name, (area, drawn) in strata.items():
         of = np.flatnonzero(names == name)
         some = of[probability[of] < 1]
@@ -155,7 +155,7 @@ def check_weights(
         for place in some[np.abs(rate / usual - 1) > _EXACT][:1].tolist():
             raise DatasetError(
                 f"{path}, point {fids[place]}",
-                expected=f"probability and pixel_area in the ratio of others of {shortened(name, 60)}",
+                expected=f"probability and pixel_area in the ratio of others of {shorten(name, 60)}",
                 got=f"{probability[place]:.6g} and {size[place]:.6g}",
                 remedy="undo the edit, or remove the point",
             )
@@ -163,7 +163,7 @@ def check_weights(
         whole = float(size[of[probability[of] == 1]].sum()) + len(some) / usual
         if len(of) == drawn and abs(whole / area - 1) > (_NEAR if certain else _EXACT):
             raise DatasetError(
-                f"{path}: stratum {shortened(name, 60)}",
+                f"{path}: stratum {shorten(name, 60)}",
                 expected=f"points that stand for its area of {area:.6g}",
                 got=f"{whole:.6g}, by their probability and pixel_area",
                 remedy="undo the edit of these fields",
@@ -269,6 +269,6 @@ def _check_class(point: str, one: WrittenMap, pixel: tuple[int, int], mapped: An
         raise DatasetError(
             point,
             expected=f"mapped {there!r}, as {one.info.path} has in row {row}, column {col}",
-            got=f"{shortened(str(mapped or ''), 60)!r}",
+            got=f"{shorten(str(mapped or ''), 60)!r}",
             remedy="undo the edit; if the map was made anew, draw a new sample of it",
         )

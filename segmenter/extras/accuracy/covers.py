@@ -108,7 +108,7 @@ class Reservoirs:
 
     def _drop(self) -> None:
         """Keep the pixels of the smallest numbers of each stratum."""
-        pixels, rank_N = _ranked(Pixels.join(self._parts))
+        pixels, rank_N = _rank_pixels(Pixels.join(self._parts))
         most_N = self._most_H[pixels.stratum]
         last = rank_N == most_N - 1
         self._below[pixels.stratum[last]] = pixels.key[last]
@@ -117,11 +117,11 @@ class Reservoirs:
 
     def sample(self, points_H: NDArray[np.int64]) -> Pixels:
         """Return the sample: of each stratum as many pixels as asked for, at most those kept."""
-        pixels, rank_N = _ranked(Pixels.join(self._parts))
+        pixels, rank_N = _rank_pixels(Pixels.join(self._parts))
         return pixels.of(rank_N < points_H[pixels.stratum])
 
 
-def _ranked(pixels: Pixels) -> tuple[Pixels, NDArray[np.intp]]:
+def _rank_pixels(pixels: Pixels) -> tuple[Pixels, NDArray[np.intp]]:
     """Return pixels ordered by stratum and number, and the rank of each in its stratum, from 0."""
     pixels = pixels.of(np.lexsort((pixels.col, pixels.row, pixels.raster, pixels.key, pixels.stratum)))
     starts = np.flatnonzero(np.diff(pixels.stratum, prepend=-1))

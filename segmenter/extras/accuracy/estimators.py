@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import counted
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 
 Unit = Literal["m2", "ha", "km2", "px"]
 
@@ -160,7 +160,7 @@ def class_rows(estimates: Estimates, shown: Shown) -> Iterator[list[str]]:
 def table(estimates: Estimates, unit: str) -> list[str]:
     """Return the lines of the table of classes."""
     shown = unit_for(unit, estimates.sample.total)
-    return fitted(titles(shown), class_rows(estimates, shown))
+    return fit_table(titles(shown), class_rows(estimates, shown))
 
 
 def remarks(estimates: Estimates) -> list[str]:
@@ -459,7 +459,7 @@ def _ratios(sample: PointSample, y_NM: Indicators, x_NM: Indicators) -> tuple[Es
     total_y, total_x = (weight_N * y_NM).sum(axis=0), (weight_N * x_NM).sum(axis=0)
     with np.errstate(invalid="ignore"):
         ratio = np.where(total_x > 0, total_y / total_x, np.nan)
-    centred = _centred(sample, weight_N, y_NM) - np.nan_to_num(ratio) * _centred(sample, weight_N, x_NM)
+    centred = _centre(sample, weight_N, y_NM) - np.nan_to_num(ratio) * _centre(sample, weight_N, x_NM)
     error_NM = weight_N * centred
     random_H1, points_H1 = (_by_stratum(sample, each) for each in (random_N1, random_N1 > 0))
     mean_HM = _by_stratum(sample, random_N1 * error_NM) / np.where(random_H1 > 0, random_H1, 1)
@@ -471,7 +471,7 @@ def _ratios(sample: PointSample, y_NM: Indicators, x_NM: Indicators) -> tuple[Es
     return tuple(Estimate(*pair) for pair in zip(ratio.tolist(), se.tolist(), strict=True))
 
 
-def _centred(sample: PointSample, weight_N: NDArray[np.float64], y_NM: Indicators) -> NDArray[np.float64]:
+def _centre(sample: PointSample, weight_N: NDArray[np.float64], y_NM: Indicators) -> NDArray[np.float64]:
     """Return (N, M) indicators minus their share of the stratum."""
     share_HM = _by_stratum(sample, weight_N * y_NM) / sample.area_H[:, np.newaxis]
     return y_NM - share_HM[sample.stratum_N]

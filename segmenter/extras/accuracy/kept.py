@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from segmenter.base.errors import DatasetError, counted, plain
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.invocation import invocation, typed
+from segmenter.base.invocation import invocation, quote_path
 from segmenter.base.terminal import warn
 from segmenter.extras.accuracy import estimators as account
 from segmenter.extras.accuracy.estimators import Estimates, unit_for
@@ -58,7 +58,7 @@ def keep(
     of = f"{len(mapped)} maps together: " if mapped and len(mapped) > 1 else ""
     texts = {"ACCURACY": account.head(found), "AREAS": of + "; ".join(account.sentences(found, unit))}
     sidecars = {
-        path.with_name(f"{path.name}.aux.xml"): _described(found, path, texts, at)
+        path.with_name(f"{path.name}.aux.xml"): _describe(found, path, texts, at)
         for path, at in drawn.items()
     }
     for path, content in sidecars.items():
@@ -108,8 +108,8 @@ def _check_weights(run: Run, points: Path, mapped: Drawn | None, drawn: Iterable
                 run.path,
                 expected="maps that name the weights that made them",
                 got=f"{name}, which names none",
-                remedy=f"give the maps too, --keep MAPS --keep {typed(run.path)}; those of earlier versions "
-                f"name none, {invocation('predict')} --redo makes them anew",
+                remedy=f"give the maps too, --keep MAPS --keep {quote_path(run.path)}; those of earlier "
+                f"versions name none, {invocation('predict')} --redo makes them anew",
             )
         if weights != mine:
             several = "," in weights
@@ -126,7 +126,7 @@ def _is_of(path: Path, name: str) -> bool:
     return str(path.absolute()).endswith(f"/{name}")
 
 
-def _described(
+def _describe(
     found: Estimates, path: Path, texts: Mapping[str, str], drawn: Sequence[tuple[int, int, str]]
 ) -> bytes:
     """Return GDAL's metadata beside a map, with the texts in place of earlier ones."""

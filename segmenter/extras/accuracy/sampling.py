@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, counted
 from segmenter.base.files import check_writable, folder_aside
-from segmenter.base.terminal import fitted
+from segmenter.base.terminal import fit_table
 from segmenter.evaluation.drawing import save_pixels
-from segmenter.evaluation.layers import stretched
+from segmenter.evaluation.layers import stretch_picture
 from segmenter.extras.accuracy.covers import (
     GridStrata,
     MapStrata,
@@ -217,7 +217,7 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
 
 def _chip(raster: Raster, stretch: Stretch | None, row: int, col: int) -> NDArray[np.uint8]:
     half = _SIDE // 2
-    picture = stretched(*raster.read(Window(row - half, col - half, _SIDE, _SIDE)), stretch)
+    picture = stretch_picture(*raster.read(Window(row - half, col - half, _SIDE, _SIDE)), stretch)
     picture = picture.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
     first, last = half * _ZOOM - 2, (half + 1) * _ZOOM + 1
     picture[[first, last], first : last + 1] = _FRAME
@@ -254,7 +254,7 @@ def sample(request: SampleRequest) -> list[str]:
 
 
 def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
-    tally = _counted(frame, request, bar)
+    tally = _count_frame(frame, request, bar)
     present = np.flatnonzero(tally.pixels_H)
     if not len(present):
         raise DatasetError(
@@ -385,7 +385,7 @@ def _check_apart(infos: Sequence[RasterInfo]) -> None:
 # ---------------------------------------------------------------------------------------------- pixels
 
 
-def _counted(frame: _Frame, request: SampleRequest, bar: Any) -> StratumTally:
+def _count_frame(frame: _Frame, request: SampleRequest, bar: Any) -> StratumTally:
     """Read each map, and count its pixels."""
     tally = StratumTally(
         PixelSizes(frame.areas), np.zeros(frame.strata.count, np.int64), np.zeros(len(frame.names))
@@ -433,7 +433,7 @@ def _account(sampled: Sampled, outside: int) -> list[str]:
         [name, whole_area(float(area) * shown.factor), percent(float(area) / total), f"{points:,}"]
         for name, area, points in zip(sampled.strata, sampled.area_H, sampled.points_H, strict=True)
     ]
-    lines = fitted(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])
+    lines = fit_table(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])
     lines += [f"… and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
     lines += [f"{counted(outside, 'mapped pixel')} in no stratum left out"] * (outside > 0)
     absent = [name for name, area in zip(sampled.classes, sampled.mapped_area_K, strict=True) if not area]

@@ -20,7 +20,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, counted, shortened
+from segmenter.base.errors import DatasetError, counted, shorten
 from segmenter.base.files import read_regular
 from segmenter.extras.accuracy.checks import check_counts, check_maps, check_once, check_points, check_weights
 from segmenter.extras.accuracy.estimators import PointSample, Unit
@@ -38,7 +38,7 @@ _LAYERS = {
 """Layers, and the fields that are read; the first is a text, as are `mapped`, `reference` and `unit`."""
 
 
-def compared(path: Path, given: Sequence[Path]) -> list[str]:
+def compare_with_maps(path: Path, given: Sequence[Path]) -> list[str]:
     """Compare points with their maps where these are at hand; return lines about those that are not.
 
     Args:
@@ -156,7 +156,7 @@ def _reading(path: Path) -> Iterator[None]:
             warnings.simplefilter("ignore", RuntimeWarning)  # GDAL's remarks on what is refused below
             yield
     except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
-        why = shortened(" ".join(str(error).split()), 200)
+        why = shorten(" ".join(str(error).split()), 200)
         raise DatasetError(
             path, f"cannot be read: {why}", remedy="is it whole, as `accuracy sample` wrote it?"
         ) from None
@@ -168,7 +168,7 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
     check_tables(path, layer)
     there = [str(name) for name, _ in pyogrio.list_layers(path)]
     if layer not in there:
-        got = shortened(", ".join(there), 100) or "none"
+        got = shorten(", ".join(there), 100) or "none"
         raise DatasetError(
             path,
             expected=f"the layer {layer}",
@@ -179,7 +179,7 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
     check_counts(path, layer, len(fids))
     fields = dict(zip(map(str, meta["fields"]), values, strict=True))
     if missing := [name for name in columns if name not in fields]:
-        got = shortened(", ".join(fields), 100) or "none"
+        got = shorten(", ".join(fields), 100) or "none"
         raise DatasetError(
             f"{path}: layer {layer}", expected=f"the field {missing[0]}", got=got, remedy="name it so"
         )
@@ -206,7 +206,7 @@ def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
     for name, count in drawn.items():
         if there[name] > count:
             raise DatasetError(
-                f"{path}: stratum {shortened(name, 60)}",
+                f"{path}: stratum {shorten(name, 60)}",
                 expected=f"the {count} points drawn in it",
                 got=there[name],
                 remedy="remove points that were added",
@@ -279,7 +279,7 @@ def read_areas(path: Path) -> Areas:
         raise DatasetError(
             path,
             expected="each stratum once",
-            got=f"{shortened(twice[0], 60)!r} again",
+            got=f"{shorten(twice[0], 60)!r} again",
             remedy="add the areas up",
         )
     area = {row["stratum"]: _number(path, row, "area") for row in rows}
@@ -308,7 +308,7 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
             path, expected=f"comma-separated values in UTF-8: {error}", remedy="save it anew"
         ) from None
     if missing := [name for name in columns if fields.count(name) != 1]:
-        got = shortened(", ".join(fields), 100) or "an empty file"
+        got = shorten(", ".join(fields), 100) or "an empty file"
         raise DatasetError(
             path,
             expected=f"the columns {', '.join(columns)}",
@@ -328,7 +328,7 @@ def _number(path: Path, row: Mapping[str, str], column: str, most: float = math.
         raise DatasetError(
             f"{path}, line {row['']}",
             expected=f"{column} to be a number above 0{up_to}",
-            got=f"{shortened(row[column], 60)!r}",
+            got=f"{shorten(row[column], 60)!r}",
             remedy="correct it, or leave the row out",
         )
     return value
@@ -403,8 +403,8 @@ def _check_known(
         if texts[i] not in names:
             raise DatasetError(
                 points.place[i],
-                expected=f"a {what} ({shortened(', '.join(known), 200)})",
-                got=f"{shortened(texts[i], 60)!r}",
+                expected=f"a {what} ({shorten(', '.join(known), 200)})",
+                got=f"{shorten(texts[i], 60)!r}",
                 remedy="correct it, or remove a point that lies outside the map",
             )
 
@@ -417,7 +417,7 @@ def _check_points(sample: PointSample) -> None:
             share = percent(float(sample.area_H[index]) / sample.total)
             most = "" if pixels is None else f" and at most {pixels:,}, its pixels"
             raise DatasetError(
-                f"stratum {shortened(sample.strata[index], 60)} ({share} of the area)",
+                f"stratum {shorten(sample.strata[index], 60)} ({share} of the area)",
                 expected=f"at least 2 labelled points{most}",
                 got=count,
                 remedy="label more of them, or merge it with another",

@@ -30,7 +30,7 @@ _END_SECONDS = 10
 
 
 @contextlib.contextmanager
-def connected(options: ClusterOptions) -> Iterator[Pool]:
+def connect_workers(options: ClusterOptions) -> Iterator[Pool]:
     """Yield the workers that the options name, ready for work; at the end, stop those started here.
 
     Raises:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ClusterError, SegmenterError, plain
 from segmenter.base.threads import Spread, in_threads
-from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.connect import connect_workers
 from segmenter.extras.dask.options import ClusterOptions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
     if options is None:
         yield in_threads
         return
-    with connected(options) as pool:
+    with connect_workers(options) as pool:
         pool.warn = lambda text: tqdm.write(f"warning: {plain(text)}")
         yield on_workers(pool, root)
 

@@ -29,7 +29,7 @@ from segmenter.base.errors import (
 from segmenter.base.machine import machine_memory
 from segmenter.base.terminal import say
 from segmenter.base.threads import Prefetch
-from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.connect import connect_workers
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns, Placement
@@ -210,15 +210,15 @@ class StripWork:
         from segmenter.inference.loading import load_predictor
         from segmenter.mapping.session import quiet_libraries
         from segmenter.raster import quiet_libtiff
-        from segmenter.runs.ensemble import joined, uncalibrated
+        from segmenter.runs.ensemble import join_runs, without_calibration
         from segmenter.runs.run import load_run
 
         take_share(_threads())
         quiet_libraries()
         quiet_libtiff()
         try:
-            run = joined([load_run(path) for path in self.runs])
-            run = run if _is_model(run, self.model) else uncalibrated(run)  # --no-calibration
+            run = join_runs([load_run(path) for path in self.runs])
+            run = run if _is_model(run, self.model) else without_calibration(run)  # --no-calibration
             if run.checksum() != self.model:
                 raise ClusterError(self.runs[0], "holds another model here than where the call was made")
             return load_predictor(run, self.wanted, self.tta, self.precision)
@@ -338,7 +338,7 @@ class ClusterWindows:
         Raises:
             ClusterError: the workers are not available.
         """
-        with connected(self._options) as pool:
+        with connect_workers(self._options) as pool:
             pool.warn = warn_above_bar
             machines = pool.machines()
             cards = [card for card, _, _ in machines.values()]

@@ -204,7 +204,7 @@ def probes(run: Run, source: CheckImages, size: int | None, batch: int) -> Itera
     if not source.images:
         rng = np.random.default_rng(16)
         for shape in shapes[:_MADE]:
-            yield from _split(_made(run, rng, shape), batch)
+            yield from _split(_make_probe(run, rng, shape), batch)
         return
     for number, path in enumerate(_evenly(source.images)):
         with _open(path, run) as raster:
@@ -239,7 +239,7 @@ def _read(raster: Raster, shape: Size) -> ProbePixels:
     return ProbePixels(np.stack([image for image, _ in read]), np.stack([valid for _, valid in read]))
 
 
-def _made(run: Run, rng: np.random.Generator, shape: Size) -> ProbePixels:
+def _make_probe(run: Run, rng: np.random.Generator, shape: Size) -> ProbePixels:
     """Return smooth noise with the bands' mean and deviation, in the images' type, with holes."""
     coarse = rng.normal(size=(2, shape.height // 16 + 2, shape.width // 16 + 2, run.band_count))
     smooth = coarse.repeat(16, axis=1).repeat(16, axis=2)[:, : shape.height, : shape.width]

@@ -194,7 +194,7 @@ def export(request: ExportRequest) -> Written:
     try:
         full = failing(OutputError, request.output, "cannot write it", "is the disk full?")
         with full, _folder(target) as aside:
-            return _written(request, run, plan, member, source, aside)
+            return _write_file(request, run, plan, member, source, aside)
     except ExportError as error:
         raise ExportError(request.run, error, remedy="nothing was written") from None
 
@@ -210,7 +210,7 @@ def _plan(request: ExportRequest, run: Run) -> _Plan:
     return _Plan(size, tile, name + SUFFIX[request.format])
 
 
-def _written(
+def _write_file(
     request: ExportRequest, run: Run, plan: _Plan, member: Member, source: CheckImages, aside: Path
 ) -> Written:
     from segmenter.extras.export.graph import Shape, exported_function
@@ -228,7 +228,7 @@ def _written(
     file = aside / plan.name
     exported = exported_function(computing, shape)
     write_model(request.format, exported, file, facts)
-    agreement = _checked(request, run, member, shape, source, file)
+    agreement = _check_file(request, run, member, shape, source, file)
     facts["checked"] = {
         "on": source.kind,
         "windows": agreement.windows,
@@ -263,7 +263,7 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
     return facts if plan.tile is None else facts | keys(run, plan.tile)
 
 
-def _checked(
+def _check_file(
     request: ExportRequest, run: Run, member: Member, shape: Shape, source: CheckImages, file: Path
 ) -> ExportAgreement:
     """Compare the run's model with the exported one on the same windows, normalised as its user does it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ExportError, SegmenterError, shortened
+from segmenter.base.errors import ExportError, SegmenterError, shorten
 from segmenter.base.invocation import installation
 from segmenter.base.terminal import stderr_held
 from segmenter.extras.export.request import Format
@@ -78,7 +78,7 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
         ExportError: the runtime rejects the file; the returned function raises it for pixels.
     """
     with _quiet(), _naming(format):
-        outputs = _opened(format, path)
+        outputs = _load_runtime(format, path)
 
     def run(image_BHWC: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         image = image_BHWC.transpose(0, 3, 1, 2) if shape.channels_first else image_BHWC
@@ -93,7 +93,7 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
     return run
 
 
-def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
+def _load_runtime(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
     """Load the file in its runtime; return the function from image to named outputs."""
     if format == "onnx":
         return _read_onnx(path)
@@ -115,7 +115,7 @@ def _naming(format: Format) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = shortened(" ".join(str(error).split()))
+        text = shorten(" ".join(str(error).split()))
         raise ExportError(f"{RUNTIME[format]} does not take the file that was written: {text}") from None
 
 

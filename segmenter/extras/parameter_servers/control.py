@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from segmenter.base.errors import ConfigError, DeviceError, failing, plain, shortened
+from segmenter.base.errors import ConfigError, DeviceError, failing, plain, shorten
 from segmenter.devices.machines.cluster import (
     Connection,
     checked_addresses,
@@ -83,7 +83,7 @@ def parse_cluster(words: Sequence[str]) -> Jobs:
         role, equals, listed = word.partition("=")
         role, listed = (role, listed) if equals else ("worker", role)
         if role not in ROLES or role in jobs:
-            got = f"{role} twice" if role in jobs else shortened(role)
+            got = f"{role} twice" if role in jobs else shorten(role)
             raise ConfigError("--cluster", expected=f"each of the roles {', '.join(ROLES)} once", got=got)
         jobs[role] = tuple(part.strip() for part in listed.split(","))
     checked_addresses([address for listed in jobs.values() for address in listed], "--cluster")
@@ -98,7 +98,7 @@ def cluster_of_environment(text: str) -> tuple[Jobs, str, Any]:
     """
     listed, role, index = read_tf_config(text)
     if others := [name for name in (*listed, role) if name not in ROLES]:
-        raise ConfigError("TF_CONFIG", expected=f"the roles {', '.join(ROLES)}", got=shortened(others[0]))
+        raise ConfigError("TF_CONFIG", expected=f"the roles {', '.join(ROLES)}", got=shorten(others[0]))
     checked_addresses([address for each in listed.values() for address in each], "TF_CONFIG")
     return {name: tuple(map(str, each)) for name, each in listed.items()}, role, index
 
@@ -278,7 +278,7 @@ class Watch:
         """Register a member from its hello; return the reason if it is refused, else empty text."""
         member = str(hello.get("role")), hello.get("index")
         if not isinstance(member[1], int) or member not in self.roles.members:
-            return shortened(f"{member[0]} {member[1]} is no part of the chief's cluster")
+            return shorten(f"{member[0]} {member[1]} is no part of the chief's cluster")
         title, here, there = self.roles.title(*member), versions_here(), hello.get("versions", {})
         if member in self._here:
             return f"{title} is there already: another process has the same --role and --index"
@@ -286,7 +286,7 @@ class Watch:
             return self._remember(f"{title} was started with another cluster than the chief's")
         if differ := [name for name in here if there.get(name) != here[name]]:
             differences = ", ".join(
-                f"{name} {shortened(str(there.get(name)))}, here {here[name]}" for name in differ
+                f"{name} {shorten(str(there.get(name)))}, here {here[name]}" for name in differ
             )
             return self._remember(
                 f"{title} has other versions than the chief: {plain(differences)}; install the same"

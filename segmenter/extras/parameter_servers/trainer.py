@@ -30,7 +30,7 @@ from segmenter.runs.checkpoints import checkpoints
 from segmenter.training.checks import in_memory
 from segmenter.training.optimiser import as_vector, numbers_in
 from segmenter.training.progress import Meter
-from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
+from segmenter.training.step import StepParts, StepResult, count_held, micro_batch
 from segmenter.training.trainer import PATIENCE, Trainer, epoch_dataset
 from segmenter.training.workers_agree import Stop
 
@@ -56,14 +56,14 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
     @tf.function(reduce_retracing=True, autograph=False)
     def step(image: Any, valid: Any, label: Any, slot: Any = None) -> Any:
         read = _read(state)
-        loss, gradient, statistics = _computed(parts, state, read, image, valid, label)
-        held = tf.cast(held_in(parts, label), tf.int32)
+        loss, gradient, statistics = _compute_gradient(parts, state, read, image, valid, label)
+        held = tf.cast(count_held(parts, label), tf.int32)
         finite = None
         if read.scale is not None:
             finite = tf.reduce_all(tf.math.is_finite(gradient))
             gradient /= tf.cast(read.scale, gradient.dtype)
         gradient = parts.optimiser.clipped(gradient)
-        late = _updated(parts, state, read, gradient, statistics, finite)
+        late = _update_servers(parts, state, read, gradient, statistics, finite)
         applied = tf.constant(True) if finite is None else finite
         scale = tf.ones(())
         if state.loss_scale is not None:
@@ -98,7 +98,7 @@ def _read(state: ServedState) -> _Read:
     return _Read(values, updates, scale)
 
 
-def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) -> Any:
+def _compute_gradient(parts: StepParts, state: ServedState, read: _Read, *batch: Any) -> Any:
     """Return (loss, scaled gradient in the servers' order, statistics by path) of a batch."""
     model, loss_of = parts.model, parts.loss
     dtype = model.outputs[0].dtype
@@ -147,7 +147,7 @@ def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
     return as_vector(vectors)
 
 
-def _updated(
+def _update_servers(
     parts: StepParts, state: ServedState, read: _Read, gradient: Any, statistics: dict[str, Any], finite: Any
 ) -> Any:
     """Apply an update on each server; return the number of other updates since the reading."""

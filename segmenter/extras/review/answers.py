@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.errors import DatasetError, shorten
 from segmenter.extras.vector_files.answers import AnswerRow, AnswerTable
 from segmenter.extras.vector_files.database import UNCLEAR, database
 from segmenter.extras.vector_files.features import check_kind
@@ -136,7 +136,7 @@ def check_classes(found: Sequence[AnsweredFinding], names: Sequence[str]) -> Non
             if name not in names:
                 raise DatasetError(
                     one.place,
-                    expected=f"a class of the run ({shortened(', '.join(names), 200)})",
-                    got=f"{shortened(name, 60)!r}",
+                    expected=f"a class of the run ({shorten(', '.join(names), 200)})",
+                    got=f"{shorten(name, 60)!r}",
                     remedy="answer it anew",
                 )

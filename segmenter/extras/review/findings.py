@@ -94,7 +94,7 @@ def _of_scene(each: ScoredScene, table: Floats, most: int) -> Iterator[LabelFind
     wrong_C = np.bincount(place_P, wrong_P, len(cells_C)).astype(np.float64)
     pair_P = counts.label_P.astype(np.int64) * K + counts.likely_P
     pair_C = _largest(place_P * K**2 + pair_P, wrong_P, K**2)
-    group_C = _joined(each, cells_C, pair_C, wrong_C)
+    group_C = _join_cells(each, cells_C, pair_C, wrong_C)
     cost_G = np.bincount(group_C, wrong_C)
     other_G = np.bincount(group_C[place_P], counts.pixels_P)
     labelled_G = np.bincount(group_C, counts.labelled_B[cells_C])
@@ -118,7 +118,7 @@ def _largest(key_P: NDArray[np.int64], wrong_P: Floats, pairs: int) -> NDArray[n
     return found
 
 
-def _joined(
+def _join_cells(
     each: ScoredScene, cells_C: NDArray[np.int32], pair_C: NDArray[np.int64], wrong_C: Floats
 ) -> NDArray[np.int64]:
     """Return the number of each cell's finding: neighbours of one pair have the same, by their sides."""

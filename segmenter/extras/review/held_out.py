@@ -29,7 +29,7 @@ from segmenter.inference.memory import usual_tiling
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Failed, Finished, MappedWindow, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
-from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.ensemble import AnyRun, join_runs
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import folds_in
 
@@ -218,7 +218,7 @@ def runs_of(path: Path) -> list[Run]:
         CheckpointError: there is no run, or folds differ in their classes or bands.
     """
     runs = [load_run(each) for each in folds_in(path) or [path]]
-    joined(runs)
+    join_runs(runs)
     return runs
 
 
@@ -247,7 +247,7 @@ def judges_of(runs: Sequence[Run], load: Callable[[Run], Dataset]) -> list[Judge
     return judges
 
 
-def judged(judges: Sequence[Judge], side: int) -> Iterator[ScoredScene]:
+def judge_scenes(judges: Sequence[Judge], side: int) -> Iterator[ScoredScene]:
     """Map all scenes of all judges, and yield each with the counts of its cells.
 
     Args:
@@ -261,7 +261,7 @@ def judged(judges: Sequence[Judge], side: int) -> Iterator[ScoredScene]:
         for judge in judges:
             predict = load_predictor(judge.run, WANTED)
             jobs = (LabelledJob(judge, scene) for scene in judge.scenes)
-            for job in _mapped(jobs, tiling_of(judge.run, predict), predict, side):
+            for job in _map_jobs(jobs, tiling_of(judge.run, predict), predict, side):
                 bar.update()
                 if job.cells is not None and job.info is not None:
                     yield ScoredScene(judge, job.scene, job.info, job.cells, job.cells.counts())
@@ -302,7 +302,7 @@ def tiling_of(run: AnyRun, predict: Predictor) -> Tiling:
     return usual_tiling(run.network, asked.window, asked.batch, len(predict.workers))
 
 
-def _mapped(
+def _map_jobs(
     jobs: Iterator[LabelledJob], tiling: Tiling, predict: Predictor, side: int
 ) -> Iterator[LabelledJob]:
     """Yield each job once its cells hold all of its windows."""

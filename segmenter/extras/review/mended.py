@@ -168,7 +168,7 @@ def _owner(one: AnsweredFinding, of: Sequence[tuple[Judge, Scene]]) -> tuple[Jud
 def _write(label: _SceneLabel, changes: Sequence[Change], path: Path) -> int:
     """Write the label of a scene; return the number of pixels that changed."""
     changed, size = 0, label.info.size
-    values, spec = _encoded(label.info, label.classes)
+    values, spec = _encode_classes(label.info, label.classes)
     with RasterWriter(path, size, spec) as writer:
         for placed in grid(size, Size(_ROWS, COLUMN)):
             window = placed.keep
@@ -184,7 +184,7 @@ def _write(label: _SceneLabel, changes: Sequence[Change], path: Path) -> int:
     return changed
 
 
-def _encoded(info: RasterInfo, classes: ClassMap) -> tuple[NDArray[Any], RasterSpec]:
+def _encode_classes(info: RasterInfo, classes: ClassMap) -> tuple[NDArray[Any], RasterSpec]:
     """Return the stored value of each class id, codes or colours as in the recipe, and the file's format."""
     where = info.georeference(Window.of(info.size))
     if classes.encoding == "colours":

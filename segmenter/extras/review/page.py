@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.evaluation.layers import coloured, stretched
+from segmenter.evaluation.layers import colour_ids, stretch_picture
 from segmenter.extras.review.findings import LabelFinding
 from segmenter.extras.review.held_out import mapped_parts
 from segmenter.grid.colours import far_from
@@ -99,7 +99,7 @@ def _rows(found: Sequence[LabelFinding], classes: ClassMap) -> list[PictureRow]:
         around = _surroundings(finding)
         scene, dataset = finding.of.scene, finding.of.judge.dataset
         with open_raster(scene.image, dataset.bands) as raster:
-            image = stretched(*raster.read(around), scene_stretch(raster))
+            image = stretch_picture(*raster.read(around), scene_stretch(raster))
             metres = dataset.scale_of(scene, raster.info.metres_per_pixel)
         assert scene.label is not None, "it has findings"
         with LabelRaster(scene.label, dataset.classes) as label:
@@ -107,8 +107,8 @@ def _rows(found: Sequence[LabelFinding], classes: ClassMap) -> list[PictureRow]:
         frame = _frame(finding, around)
         pictures = (
             picture("image", np.where(frame, frame_colour, image), "jpeg", metres),
-            picture("label", np.where(frame, frame_colour, coloured(label_HW, classes)), "png"),
-            picture("map", np.where(frame, frame_colour, coloured(map_HW, classes)), "png"),
+            picture("label", np.where(frame, frame_colour, colour_ids(label_HW, classes)), "png"),
+            picture("map", np.where(frame, frame_colour, colour_ids(map_HW, classes)), "png"),
         )
         title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
         note = (

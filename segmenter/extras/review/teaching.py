@@ -35,7 +35,7 @@ from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, 
 from segmenter.inference.predictor import classify_all
 from segmenter.mapping.request.inputs import find_inputs
 from segmenter.raster import Raster, RasterInfo, open_raster
-from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.ensemble import AnyRun, join_runs
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run
 
@@ -226,7 +226,7 @@ def spots(
         DatasetError: an input matches no image.
         RasterError: an image cannot be read, or does not fit the runs.
     """
-    run, weights_K = joined(runs), class_weights(runs)
+    run, weights_K = join_runs(runs), class_weights(runs)
     paths = find_inputs(images).files
     predict = Committee.of(runs)
     found: list[PlaceToLabel] = []

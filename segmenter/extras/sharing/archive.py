@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, failing, shortened
+from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, failing, shorten
 from segmenter.base.files import (
     FileLock,
     alone_writing,
@@ -42,7 +42,7 @@ from segmenter.base.files import (
     sync,
     written_whole,
 )
-from segmenter.base.invocation import invocation, typed
+from segmenter.base.invocation import invocation, quote_path
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.card import FILE as CARD
@@ -136,19 +136,19 @@ def pack_run(
         files: dict[str, Content] = {name: known.run.path / name for name in names}
         # Those in the run may be edited by its owner, and may say where the scenes lie.
         for name, command, text in ((CARD, "card", card_text), (STAC, "stac", item_text)):
-            own = None if anonymous else _described(run / name, known.fingerprint, command)
+            own = None if anonymous else _description(run / name, known.fingerprint, command)
             files[name] = own or text(known, licence).encode()
         _write(output, files)
     paths = () if anonymous else tuple(paths_of(known.run.recipe))
-    return Packed((*files, SUMS), paths, tuple(sorted(_left_out(run, "", {*files, SUMS}))))
+    return Packed((*files, SUMS), paths, tuple(sorted(_unpacked_names(run, "", {*files, SUMS}))))
 
 
-def _left_out(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[str]:
+def _unpacked_names(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[str]:
     """Yield names in a run directory that are not packed; for an unpacked folder, only its name."""
     for path in folder.iterdir():
         name = prefix + path.name
         if any(each.startswith(f"{name}/") for each in packed):
-            yield from _left_out(path, f"{name}/", packed)
+            yield from _unpacked_names(path, f"{name}/", packed)
         elif name not in packed and not path.name.startswith("."):
             yield name
 
@@ -181,7 +181,7 @@ def _without_training(run: Path) -> Iterator[None]:
         lock.release()
 
 
-def _described(path: Path, fingerprint: str, command: str) -> bytes | None:
+def _description(path: Path, fingerprint: str, command: str) -> bytes | None:
     """Return a description in the run; None if it has none.
 
     Raises:
@@ -191,7 +191,7 @@ def _described(path: Path, fingerprint: str, command: str) -> bytes | None:
         return None
     text = read_regular(path)
     if fingerprint[:16].encode() not in text:
-        anew = f"{invocation('runs')} {command} {typed(path.parent)} --overwrite"
+        anew = f"{invocation('runs')} {command} {quote_path(path.parent)} --overwrite"
         raise CheckpointError(
             path,
             expected=f"a description of these weights, it does not name their fingerprint {fingerprint}",
@@ -266,7 +266,7 @@ def copy_without_paths(known: RunFactsForOthers, names: Iterable[str], folder: P
 
 def _copy(source: Path, target: Path, run: Run) -> None:
     if target.suffix == ".npz":
-        save_arrays(target, _rewritten(source, run))
+        save_arrays(target, _rewrite_checkpoint(source, run))
     elif target.name == ORIGIN and (origin := load_origin(source.parent)) is not None:
         save_origin(target.parent, origin.model_copy(update={"place": None}))
     elif target.name == SCENES and (known := load_scenes(source.parent)) is not None and known.told:
@@ -276,7 +276,7 @@ def _copy(source: Path, target: Path, run: Run) -> None:
         shutil.copyfile(source, target)
 
 
-def _rewritten(path: Path, run: Run) -> dict[str, Any]:
+def _rewrite_checkpoint(path: Path, run: Run) -> dict[str, Any]:
     """Return the arrays of a checkpoint with its copies of the recipe replaced by the run's."""
     arrays = load_arrays(path)
     arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
@@ -330,7 +330,7 @@ def _refusing_damage(file: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        why = shortened(" ".join(str(error).split())) or type(error).__name__
+        why = shorten(" ".join(str(error).split())) or type(error).__name__
         raise CheckpointError(file, expected=f"{what}; it is damaged or another file ({why})") from None
     except OSError as error:
         raise CheckpointError(file, f"cannot read it: {error.strerror or error}") from None
@@ -347,7 +347,7 @@ def _checked_sums(archive: zipfile.ZipFile, size: int) -> dict[str, str]:
     names = set(archive.namelist())
     for name in names:
         if name not in _ALLOWED and not _STEP.fullmatch(name):
-            raise ValueError(f"it holds {shortened(name)!a}, which is no file of a run")
+            raise ValueError(f"it holds {shorten(name)!a}, which is no file of a run")
     lines = archive.read(SUMS).decode("ascii").splitlines()
     pairs = [re.fullmatch(r"([0-9a-f]{64})  (.+)", line) for line in lines]
     sums = {pair[2]: pair[1] for pair in pairs if pair is not None}

@@ -63,7 +63,7 @@ def item_text(
         "links": [],
         "assets": _assets(known, base, card),
     }
-    return json.dumps(_recorded(item), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_record_source(item), indent=2, ensure_ascii=False) + "\n"
 
 
 def times_of(text: str) -> Times:
@@ -94,7 +94,7 @@ def base_of(run: Path, output: Path, href: str | None) -> str:
     return href.rstrip("/") + "/"
 
 
-def _recorded(data: dict[str, Any]) -> dict[str, Any]:
+def _record_source(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not _UNKNOWN}
 
 
@@ -139,7 +139,7 @@ def _properties(known: RunFactsForOthers, licence: str | None, times: Times | No
         "mlm:output": [_output(known)],
         "mlm:hyperparameters": {"seed": recipe.seed, **recipe.training.model_dump(mode="json")},
     }
-    return _recorded(properties)
+    return _record_source(properties)
 
 
 def _description(known: RunFactsForOthers, unknown_time: bool) -> str:

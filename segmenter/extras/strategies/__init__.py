@@ -23,7 +23,7 @@ _CORES = 8
 _SERVED, _TPU = "parameter_server", "tpu"
 
 
-def _unserved(others: OtherSettings) -> Iterator[Problem]:
+def _unserved_settings(others: OtherSettings) -> Iterator[Problem]:
     """Yield settings of other sections that asynchronous workers cannot follow."""
     if others.xla:
         yield (
@@ -79,7 +79,7 @@ STRATEGIES[_SERVED] = StrategyRules(
         key: f"{why} under strategy: parameter_server: expected the default, got {{got}}"
         for key, why in _WHY_UNSERVED.items()
     },
-    misfits=_unserved,
+    misfits=_unserved_settings,
 )
 STRATEGIES[_TPU] = StrategyRules(
     dict.fromkeys(_UNREAD_BY_A_TPU, "strategy: tpu has no use for it, got {got}"),
@@ -127,7 +127,7 @@ def devices_of(
     return devices
 
 
-def shared_out(
+def share_tiles(
     devices: Devices, recipe: Recipe, form: tuple[int, str], classes: int, resumed: Path | None
 ) -> Devices:
     """Return the devices with their number of tiles in a step; print a table.

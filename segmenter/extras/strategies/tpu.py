@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segmenter.base.errors import DeviceError, shortened
+from segmenter.base.errors import DeviceError, shorten
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
@@ -44,4 +44,4 @@ def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> 
 def _first_sentence(error: Exception) -> str:
     """Return what says what failed: the rest names TensorFlow's settings, in another order each time."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shortened(lines[0].partition(". ")[0].rstrip("."), 90) if lines else type(error).__name__
+    return shorten(lines[0].partition(". ")[0].rstrip("."), 90) if lines else type(error).__name__

@@ -114,7 +114,7 @@ def share_out(
         say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
         return _with(devices, known.tiles)
     probe = TimingProbe(recipe, *form, classes)
-    tiles, seconds = measured(probe, devices.names, training.global_batch, training.accumulate)
+    tiles, seconds = measure_tiles(probe, devices.names, training.global_batch, training.accumulate)
     say(_shares_text(devices, tiles, seconds))
     return _with(devices, tiles)
 
@@ -124,7 +124,7 @@ def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:
     return replace(devices, shares=() if len(set(tiles)) == 1 else tiles)
 
 
-def measured(
+def measure_tiles(
     probe: TimingProbe, names: Sequence[str], global_batch: int, unit: int
 ) -> tuple[tuple[int, ...], list[float]]:
     """Measure the time of a tile on each device; return the tiles of a step for each, and these seconds.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import DatasetError, OutputError, SegmenterError, shortened
+from segmenter.base.errors import DatasetError, OutputError, SegmenterError, shorten
 from segmenter.base.files import Closing
 from segmenter.extras.vector_files.database import REFERENCE, database, undo_unfinished
 from segmenter.extras.vector_files.features import check_kind, check_tables
@@ -79,10 +79,10 @@ class AnswerTable(Closing):
         except OSError as error:
             raise DatasetError(path, f"cannot be read: {error}", remedy="is it whole?") from None
         with self._opened() as file:
-            there = [name for _, name, *_ in file.execute(f"PRAGMA table_info({_quoted(layer)})")]
+            there = [name for _, name, *_ in file.execute(f"PRAGMA table_info({_quote(layer)})")]
         for name in self._columns:
             if name not in there:
-                got = shortened(", ".join(there), 100) or "none"
+                got = shorten(", ".join(there), 100) or "none"
                 raise DatasetError(f"{path}: layer {layer}", expected=f"the field {name}", got=got)
 
     def rows(self) -> list[AnswerRow]:
@@ -112,10 +112,10 @@ class AnswerTable(Closing):
 
     @property
     def _text(self) -> str:
-        return f"trim(coalesce({_quoted(self._columns[-1])}, ''))"
+        return f"trim(coalesce({_quote(self._columns[-1])}, ''))"
 
     def _beyond(self, sign: str) -> str:
-        key, layer = _quoted(self._columns[0]), _quoted(self._layer)
+        key, layer = _quote(self._columns[0]), _quote(self._layer)
         none = -1 if sign == ">" else 1 << 62
         return f"{key} {sign} coalesce((SELECT {key} FROM {layer} WHERE rowid = ?), {none})"
 
@@ -127,7 +127,7 @@ class AnswerTable(Closing):
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each answer; "" has those without."""
         with self._opened() as file:
-            asked = f"SELECT {self._text}, count(*) FROM {_quoted(self._layer)} GROUP BY 1"
+            asked = f"SELECT {self._text}, count(*) FROM {_quote(self._layer)} GROUP BY 1"
             return {str(answer): int(count) for answer, count in file.execute(asked)}
 
     def write(self, fid: int, stamp: str, answer: str | None) -> AnswerRow:
@@ -148,14 +148,14 @@ class AnswerTable(Closing):
                 return self._written(file, fid, stamp, answer)
 
     def _written(self, file: sqlite3.Connection, fid: int, stamp: str, answer: str | None) -> AnswerRow:
-        layer = _quoted(self._layer)
+        layer = _quote(self._layer)
         file.execute("BEGIN IMMEDIATE")
         before = self._rows(file, "rowid = ?", [fid])
         if not before or before[0].stamp != stamp:
             raise AnswerChangedError(
                 f"{self.path}: row {fid}", "was changed by another program", remedy="it is read again"
             )
-        file.execute(f"UPDATE {layer} SET {_quoted(self._columns[-1])} = ? WHERE rowid = ?", [answer, fid])
+        file.execute(f"UPDATE {layer} SET {_quote(self._columns[-1])} = ? WHERE rowid = ?", [answer, fid])
         now = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
         file.execute(f"UPDATE gpkg_contents SET last_change = {now} WHERE table_name = ?", [self._layer])
         after = self._rows(file, "rowid = ?", [fid])
@@ -165,8 +165,8 @@ class AnswerTable(Closing):
     def _rows(
         self, file: sqlite3.Connection, where: str = "1", values: Sequence[Any] = (), how: str = "ASC"
     ) -> list[AnswerRow]:
-        columns = ", ".join(map(_quoted, self._columns))
-        asked = f"SELECT rowid, {columns} FROM {_quoted(self._layer)} WHERE {where} ORDER BY 2 {how}"
+        columns = ", ".join(map(_quote, self._columns))
+        asked = f"SELECT rowid, {columns} FROM {_quote(self._layer)} WHERE {where} ORDER BY 2 {how}"
         names = self._columns[:-1]
         return [
             AnswerRow(int(fid), dict(zip(names, cells, strict=True)), str(answer or "").strip())
@@ -204,5 +204,5 @@ def _geometry(_: Any) -> Any:
     raise AssertionError("an answer changes no geometry")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import shapely
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, failing, shortened
+from segmenter.base.errors import DatasetError, failing, shorten
 from segmenter.base.files import VECTOR_ENDINGS
 from segmenter.extras.vector_files.database import database
 from segmenter.extras.vector_files.library import pyogrio
@@ -150,7 +150,7 @@ def _reading(path: Path) -> Iterator[None]:
             path, expected="text in UTF-8", got="other bytes", remedy=f"write it anew ({_CONVERT} …)"
         ) from None
     except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
-        why = shortened(" ".join(str(error).split()), 200)
+        why = shorten(" ".join(str(error).split()), 200)
         raise DatasetError(path, f"cannot be read as polygons: {why}", remedy="is the file whole?") from None
 
 
@@ -207,7 +207,7 @@ class VectorFile:
         with _reading(self.path):
             header = parquet_header(path) if self._parquet else self._header()
         if attribute is not None and header.count and attribute not in header.fields:
-            fields = shortened(", ".join(header.fields), 200) or "none"
+            fields = shorten(", ".join(header.fields), 200) or "none"
             raise DatasetError(
                 path,
                 f"has no attribute {attribute}",
@@ -220,7 +220,7 @@ class VectorFile:
         try:
             self.crs = None if text is None else crs_of(text)
         except ValueError as error:
-            raise DatasetError(path, f"its CRS {shortened(text or '', 60)} is none: {error}") from None
+            raise DatasetError(path, f"its CRS {shorten(text or '', 60)} is none: {error}") from None
 
     def _header(self) -> Header:
         if self._blank:
@@ -233,7 +233,7 @@ class VectorFile:
         if self._layer is None and len(areas) > 1:
             raise DatasetError(
                 self.path,
-                f"has several layers, {shortened(', '.join(areas), 200)}: name one in dataset.vector.layer",
+                f"has several layers, {shorten(', '.join(areas), 200)}: name one in dataset.vector.layer",
             )
         if self._layer is not None and self._layer not in layers:
             raise DatasetError(
@@ -399,7 +399,7 @@ def check_tables(path: Path, layer: str | None) -> None:
     except sqlite3.Error as error:
         raise OSError(str(error)) from None
     if asked:
-        name = shortened(min(asked), 60)
+        name = shorten(min(asked), 60)
         raise DatasetError(
             path,
             f"{name} is a view, expected a table",
@@ -432,7 +432,7 @@ def _crs_of_geojson(path: Path, told: str | None) -> str | None:
     if not _SAYS_DEFAULT.search(text):
         raise DatasetError(
             path,
-            f"its member crs names {shortened(text, 60)!r}, which is no CRS that is known",
+            f"its member crs names {shorten(text, 60)!r}, which is no CRS that is known",
             remedy="write it as urn:ogc:def:crs:EPSG::NUMBER, or leave it out and set dataset.vector.crs",
         )
     return told

@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 
 
-def _loaded() -> ModuleType:
+def _load_pyogrio() -> ModuleType:
     """Load pyogrio; raise ModuleNotFoundError."""
     flags = sys.getdlopenflags()
     if "tensorflow" in sys.modules:  # else nothing is in the way: TensorFlow does not change what is bound
@@ -25,4 +25,4 @@ def _loaded() -> ModuleType:
     return module
 
 
-pyogrio = _loaded()
+pyogrio = _load_pyogrio()

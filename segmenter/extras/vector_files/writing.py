@@ -143,7 +143,7 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Polygon
 
     def batch(found: PolygonBatch) -> None:
         nonlocal began
-        columns = {name: _filled(found, name) for name in FIELDS}
+        columns = {name: _fill_column(found, name) for name in FIELDS}
         if crs is None:  # which is how the map is
             warnings.filterwarnings("ignore", message="'crs' was not provided")
         try:
@@ -168,7 +168,7 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Polygon
         batch(PolygonBatch(np.zeros(0, object), dict.fromkeys(FIELDS)))
 
 
-def _filled(batch: PolygonBatch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _fill_column(batch: PolygonBatch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Return a column, and a mask of missing values."""
     values = batch.columns[name]
     if values is not None:

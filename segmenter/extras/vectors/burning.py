@@ -23,7 +23,7 @@ from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo
-from segmenter.raster.polygons import Move, between, box_around, covered, to_pixels
+from segmenter.raster.polygons import Move, between, box_around, cover_pixels, to_pixels
 
 BAND_PIXELS = 1 << 24
 """Pixels of the rows for which polygons are read and moved at once."""
@@ -149,9 +149,9 @@ class Burner:
 
     def _covered(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
         shapes = near.shape_P[near.kind_P == kind]
-        covered_HW = covered(shapes, window)
+        covered_HW = cover_pixels(shapes, window)
         if self._rule.all_touched:
-            covered_HW |= outlined(shapes, window)
+            covered_HW |= outline_pixels(shapes, window)
         return covered_HW
 
     def _overlap(
@@ -281,7 +281,7 @@ def _off(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[np.float64
 _Points = NDArray[np.float64]
 
 
-def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
+def outline_pixels(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
     """Return an (H, W) mask of pixels whose interior an edge crosses, not only their border."""
     outlined_HW = np.zeros((window.height, window.width), np.bool_)
     first_E, last_E = _edges(shape_P, window)

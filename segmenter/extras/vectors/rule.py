@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.base.errors import LabelError, shortened
-from segmenter.base.files import composed
+from segmenter.base.errors import LabelError, shorten
+from segmenter.base.files import compose_accents
 from segmenter.base.sealed import digest
 from segmenter.config.datasets import IGNORE_WORD, VectorLabels
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
@@ -85,23 +85,23 @@ class BurnRule:
         if kind is None:
             if self.uncoded and text.isdecimal():
                 raise self._without_codes(text, where)
-            listed = ", ".join(shortened(name, 40) for name in self.classes.names)
+            listed = ", ".join(shorten(name, 40) for name in self.classes.names)
             raise LabelError(
                 where,
-                f"{self.attribute} is {shortened(text, 60)!r}, which names no class (there are {listed}); "
+                f"{self.attribute} is {shorten(text, 60)!r}, which names no class (there are {listed}); "
                 f"add it to dataset.vector.values, as the class that it means or as ignore{hint(value)}",
             )
         return kind
 
     def _without_codes(self, text: str, where: str) -> LabelError:
         """Return the error of a number where classes have no code, with the codes of earlier versions."""
-        pairs = ((shortened(each.name, 40), each.code) for each in self.classes.classes)
+        pairs = ((shorten(each.name, 40), each.code) for each in self.classes.classes)
         listed = ", ".join(f"{{name: {name}, code: {code}}}" for name, code in pairs)
         return LabelError(
             where,
             f"{self.attribute} is {text}, which is no class's name, and no class has the code {text}",
             remedy="write in dataset.classes which class each number means; earlier versions counted the "
-            f"list from 0: [{shortened(listed, 1000)}]",
+            f"list from 0: [{shorten(listed, 1000)}]",
         )
 
     @cached_property
@@ -140,4 +140,4 @@ def as_text(value: Any) -> str | None:
         return None
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
-    return composed(str(value)).strip() or None
+    return compose_accents(str(value)).strip() or None

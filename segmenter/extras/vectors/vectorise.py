@@ -92,7 +92,7 @@ class Joiner:
     """Joiner of strips from top to bottom: returns the polygons of the components that have ended."""
 
     def __init__(self, simplify: float = 0.0) -> None:
-        """Store `simplify`: how far shared borders may move, in pixels, see `simplified`; 0: not at all."""
+        """Store `simplify`: how far shared borders may move, in pixels, see `simplify`; 0: not at all."""
         self._simplify = simplify
         self._open: list[_Open] = []
         self._last: Strip | None = None
@@ -153,10 +153,10 @@ class Joiner:
         )
         shapes = np.empty(strip.count, object)
         shapes[found.value_P - 1] = made
-        return simplified(shapes, self._simplify) if self._simplify else shapes
+        return simplify(shapes, self._simplify) if self._simplify else shapes
 
 
-def simplified(shape_P: NDArray[Any], tolerance: float) -> NDArray[Any]:
+def simplify(shape_P: NDArray[Any], tolerance: float) -> NDArray[Any]:
     """Simplify the polygons of a strip without gaps: shared borders move together.
 
     Uses GEOS's Visvalingam-Whyatt algorithm for coverages: it removes corners whose triangle with their

@@ -63,15 +63,15 @@ def _opaque(bands_HW3: NDArray[np.uint8], valid_HW: NDArray[np.bool_]) -> Colour
 def png(coloured: Coloured, *, small: bool = False) -> bytes:
     """Return pixels as the bytes of a PNG, fast or small."""
     level = [cv2.IMWRITE_PNG_COMPRESSION, 9 if small else 1]
-    return _encoded(".png", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGRA), level)
+    return _encode_pixels(".png", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGRA), level)
 
 
 def jpeg(coloured: Coloured) -> bytes:
     """Return pixels, all of them opaque, as the bytes of a JPEG."""
-    return _encoded(".jpg", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
+    return _encode_pixels(".jpg", cv2.cvtColor(coloured, cv2.COLOR_RGBA2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
 
 
-def _encoded(ending: str, pixels: NDArray[np.uint8], options: Sequence[int]) -> bytes:
+def _encode_pixels(ending: str, pixels: NDArray[np.uint8], options: Sequence[int]) -> bytes:
     done, data = cv2.imencode(ending, pixels, options)
     assert done
     return bytes(data)

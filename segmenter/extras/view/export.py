@@ -41,7 +41,7 @@ class _Content:
     finest: dict[str, int] = field(default_factory=dict)
 
 
-def exported(pages: MapPages, most_bytes: int = MOST_BYTES) -> tuple[bytes, list[str]]:
+def export_pages(pages: MapPages, most_bytes: int = MOST_BYTES) -> tuple[bytes, list[str]]:
     """Return the file, and lines on what it leaves out.
 
     Raises:
@@ -58,7 +58,7 @@ def exported(pages: MapPages, most_bytes: int = MOST_BYTES) -> tuple[bytes, list
     full = set[tuple[str, str]]()
     for level, shown, id in coarse + fine:  # all layers are there before the first one is fine
         key = (shown.id, id)
-        if level <= shown.pyramid(id).top and key not in full and not _added(content, shown, id, level):
+        if level <= shown.pyramid(id).top and key not in full and not _add_level(content, shown, id, level):
             full.add(key)
             finest = content.finest.get("/".join(key))
             rest = "left out" if finest is None else f"in the file at 1/{2**finest} of its resolution"
@@ -82,7 +82,7 @@ def _small_enough(maps: Sequence[ShownMap]) -> tuple[list[ShownMap], list[str]]:
     return inside, [f"left out: {counted(out, 'map')}, for their size"] if out else []
 
 
-def _added(content: _Content, shown: ShownMap, id: str, level: int) -> bool:
+def _add_level(content: _Content, shown: ShownMap, id: str, level: int) -> bool:
     """Add a layer's tiles of a level; return False, and add none, if they do not fit."""
     tiles, size = {}, 0
     for key, data, kind in _tiles(shown, id, level):

@@ -165,7 +165,7 @@ class LabelPages:
         Raises:
             SegmenterError: it is no class, or the file cannot be written.
         """
-        page, fid, stamp, text = _posted(asked, "page", "fid", "stamp", "answer")
+        page, fid, stamp, text = _posted_fields(asked, "page", "fid", "stamp", "answer")
         names = [each["name"] for each in self._asks.classes]
         if text is not None and text not in (*names, UNCLEAR):
             raise SegmenterError("the page", expected="a class, or none", got=str(text)[:60])
@@ -183,14 +183,14 @@ class LabelPages:
 
     def claim(self, asked: Asked) -> Answer:
         """Let a page write in place of another."""
-        (page,) = _posted(asked, "page")
+        (page,) = _posted_fields(asked, "page")
         with self._lock:
             self._writer = str(page)
         return Answer.of(self._progress(str(page)))
 
     def leave(self, asked: Asked) -> Answer:
         """Let others write once a page has gone."""
-        (page,) = _posted(asked, "page")
+        (page,) = _posted_fields(asked, "page")
         with self._lock:
             if self._writer == page:
                 self._writer = ""
@@ -213,10 +213,10 @@ class LabelPages:
         window = Window(
             own.row + own.height // 2 - side // 2, own.col + own.width // 2 - side // 2, side, side
         )
-        return Answer(png(_outlined(_coloured(known[layer], window), window, cells)), "image/png")
+        return Answer(png(_outline_cells(_colour_window(known[layer], window), window, cells)), "image/png")
 
 
-def _coloured(pyramid: Pyramid, window: Window) -> Coloured:
+def _colour_window(pyramid: Pyramid, window: Window) -> Coloured:
     """Return the colours of a window, which may reach over the edge of a layer."""
     inside = window.intersection(Window.of(pyramid.layer.size))
     found = np.zeros((window.height, window.width, 4), np.uint8)
@@ -225,7 +225,7 @@ def _coloured(pyramid: Pyramid, window: Window) -> Coloured:
     return found
 
 
-def _outlined(picture: Coloured, window: Window, cells: tuple[Window, ...]) -> Coloured:
+def _outline_cells(picture: Coloured, window: Window, cells: tuple[Window, ...]) -> Coloured:
     """Draw a line around cells, of the pixels that border on them."""
     if not cells:
         return picture
@@ -238,7 +238,7 @@ def _outlined(picture: Coloured, window: Window, cells: tuple[Window, ...]) -> C
     return np.where(border[..., None], np.array(_FRAME, np.uint8), picture)
 
 
-def _posted(asked: Asked, *names: str) -> list[Any]:
+def _posted_fields(asked: Asked, *names: str) -> list[Any]:
     """Return fields of a request's body.
 
     Raises:

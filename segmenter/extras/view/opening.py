@@ -178,7 +178,8 @@ class _Opening:
                 raise DatasetError(path, f"does not reach the map {shown.path.name}") from None
             path, place, is_colours = made, place_in(raster_info(made), shown.info), False
         values = {
-            _key(each, is_colours): number for number, each in zip(ids, _coloured(shown.classes), strict=True)
+            _key(each, is_colours): number
+            for number, each in zip(ids, _colour_classes(shown.classes), strict=True)
         }
         return LabelLayer(path, values, self._palette, place)
 
@@ -192,7 +193,7 @@ class _Opening:
         return MapLayer("beside", f"beside: {path.parent.name}", path, block, ids, self._palette, place)
 
 
-def _coloured(classes: Sequence[MapClass]) -> list[LandCoverClass]:
+def _colour_classes(classes: Sequence[MapClass]) -> list[LandCoverClass]:
     """Return classes with colours, also of a map without a colour table."""
     colours = default_colours([each.name for each in classes], [each.colour for each in classes])
     return [
@@ -201,7 +202,7 @@ def _coloured(classes: Sequence[MapClass]) -> list[LandCoverClass]:
 
 
 def _class_map(classes: Sequence[MapClass], is_colours: bool) -> ClassMap:
-    return ClassMap(tuple(_coloured(classes)), "colours" if is_colours else "codes")
+    return ClassMap(tuple(_colour_classes(classes)), "colours" if is_colours else "codes")
 
 
 def _key(each: LandCoverClass, is_colours: bool) -> int:

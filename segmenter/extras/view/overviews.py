@@ -23,7 +23,7 @@ from segmenter.base.files import caches, gibibytes
 from segmenter.base.keyed_folder import KeyedFolder
 from segmenter.extras.view.colouring import Pixels
 from segmenter.extras.view.open_files import OpenFiles
-from segmenter.extras.view.pyramid import Pyramid, behind, level_size, reduced
+from segmenter.extras.view.pyramid import Pyramid, behind, level_size, reduce_squares
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import RasterSpec, RasterWriter, open_raster, remove_leftovers
 
@@ -122,7 +122,7 @@ class Overviews:
                     self._make(pyramid, level, path / names[level], share, lowest)
         if self._folder.hold(names.values()):
             for level, name in names.items():
-                pyramid.overviews[level] = _opened(path / name)
+                pyramid.overviews[level] = _open_overview(path / name)
             pyramid.version += 1
 
     def _make(self, pyramid: Pyramid, level: int, path: Path, share: float, lowest: int) -> None:
@@ -135,7 +135,7 @@ class Overviews:
                 before = stack.enter_context(
                     open_raster(path.with_name(path.name.replace(f"-{level}.", f"-{level - 1}.")))
                 )
-                read, factor, of = _stored(before.read), 2, level_size(layer.size, level - 1)
+                read, factor, of = _overview_reader(before.read), 2, level_size(layer.size, level - 1)
             else:
                 read, factor, of = (lambda window: layer.read(window, pyramid.bands)), 1 << level, layer.size
             writer = stack.enter_context(RasterWriter(path, size, spec))
@@ -147,7 +147,7 @@ class Overviews:
                     values = np.zeros((window.height, window.width, probe.shape[2]), probe.dtype)
                     valid = np.zeros((window.height, window.width), np.bool_)
                 else:
-                    values, valid = reduced(read(own), factor, by_mean=layer.by_mean)
+                    values, valid = reduce_squares(read(own), factor, by_mean=layer.by_mean)
                 band = valid[..., None].astype(values.dtype)
                 writer.write(window, np.concatenate([values, band], axis=2))
                 pyramid.done = max(
@@ -183,7 +183,7 @@ def _windows(size: Size, side: int) -> Iterator[Window]:
             yield Window(row, col, side, side).intersection(Window.of(size))
 
 
-def _stored(read: Callable[[Window], Pixels]) -> Callable[[Window], Pixels]:
+def _overview_reader(read: Callable[[Window], Pixels]) -> Callable[[Window], Pixels]:
     """Return a reader of an overview's values, and where there are any."""
 
     def pixels(window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -193,5 +193,5 @@ def _stored(read: Callable[[Window], Pixels]) -> Callable[[Window], Pixels]:
     return pixels
 
 
-def _opened(path: Path) -> OpenFiles[Any]:
+def _open_overview(path: Path) -> OpenFiles[Any]:
     return OpenFiles(path, lambda: open_raster(path))

@@ -48,7 +48,7 @@ def behind(window: Window, factor: int, size: Size) -> Window:
     return own.intersection(Window.of(size))
 
 
-def reduced(pixels: Pixels, factor: int, *, by_mean: bool) -> Pixels:
+def reduce_squares(pixels: Pixels, factor: int, *, by_mean: bool) -> Pixels:
     """Return the mean, or the most frequent value, of squares of `factor` pixels; those at edges have fewer.
 
     Of values that are equally frequent the lowest is taken. Both are of pixels with data, if half have some.
@@ -123,7 +123,7 @@ class Pyramid:
         if level == 0:
             return self.layer.read(own, self.bands)
         if own.size.pixels <= (_MOST_OF_A_TILE if self.is_large else MOST_EXACT):
-            return reduced(self.layer.read(own, self.bands), factor, by_mean=self.layer.by_mean)
+            return reduce_squares(self.layer.read(own, self.bands), factor, by_mean=self.layer.by_mean)
         if (finest := self._sight_level) > level:
             return self._thinned(own, factor, _BLOCKS_OF_A_TILE)
         values, valid = self.first_sight()
@@ -184,10 +184,10 @@ def near(
     most = max(1, min(most_blocks, (most_blocks << 18) // (block.height * block.width)))
     across = min(len(lines[1]), max(1, round((most * len(lines[1]) / len(lines[0])) ** 0.5)))
     down = max(1, most // across)
-    return _moved(rows, lines[0], down, block.height), _moved(cols, lines[1], across, block.width)
+    return _move_places(rows, lines[0], down, block.height), _move_places(cols, lines[1], across, block.width)
 
 
-def _moved(places: NDArray[Any], blocks: NDArray[Any], most: int, side: int) -> NDArray[Any]:
+def _move_places(places: NDArray[Any], blocks: NDArray[Any], most: int, side: int) -> NDArray[Any]:
     """Move places along one axis into at most so many blocks."""
     if len(blocks) <= most:
         return places

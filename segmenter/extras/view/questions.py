@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.base.errors import DatasetError
-from segmenter.base.invocation import invocation, typed
+from segmenter.base.invocation import invocation, quote_path
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.extras.accuracy.labelling import PointLabels
 from segmenter.extras.review.answers import finding_of, finding_table
@@ -41,7 +41,7 @@ class PointQuestions:
         """
         self._points, self._images = PointLabels(path), images
         self.table, self.title = self._points.table, path.name
-        self.done = f"{invocation('accuracy')} estimate {typed(path)}"
+        self.done = f"{invocation('accuracy')} estimate {quote_path(path)}"
         self._layers: dict[str, Pyramid] = {}
 
     @cached_property
@@ -113,7 +113,7 @@ class FindingQuestions:
         """
         self._path, self._load, self._classes = path, load, classes
         self.table, self.title = finding_table(path), path.name
-        self.done = f"{invocation('review')} {typed(run)} --accept {typed(path)}"
+        self.done = f"{invocation('review')} {quote_path(run)} --accept {quote_path(path)}"
         self._layers: dict[str, dict[str, Pyramid]] = {}
 
     @property

@@ -182,19 +182,19 @@ class _Handler(BaseHTTPRequestHandler):
         size = self.headers.get("Content-Length", "0")
         if not size.isdigit() or int(size) > _MOST_BODY or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # what follows is not read
-            return _refused(413, "this body is too long")
+            return _refuse(413, "this body is too long")
         body = self.rfile.read(int(size))
         path, query = urlsplit(self.path).path, urlsplit(self.path).query
         first, *words = (unquote(word) for word in path.removeprefix("/").split("/"))
         server = self.server
         if not secrets.compare_digest(first.encode(), server.token.encode()):
-            return _refused(403, "open the address that `segmenter view` printed")
+            return _refuse(403, "open the address that `segmenter view` printed")
         if not server.admits(self.headers):
-            return _refused(403, "this page answers itself alone")
+            return _refuse(403, "this page answers itself alone")
         server.last = server.clock()
         route = server.routes.get(f"{self.command} {words[0] if words else ''}")
         if not words or route is None:
-            return _refused(404, "there is no such page")
+            return _refuse(404, "there is no such page")
         try:
             return route(Asked(tuple(words), dict(parse_qsl(query)), body))
         except SegmenterError as error:
@@ -204,5 +204,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing: the terminal is for what the user has to know."""
 
 
-def _refused(status: int, why: str) -> Answer:
+def _refuse(status: int, why: str) -> Answer:
     return Answer.of({"error": why}, status)

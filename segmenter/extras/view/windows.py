@@ -11,7 +11,7 @@ import numpy as np
 from segmenter.base.errors import SegmenterError
 from segmenter.extras.view.layers import DifferenceLayer
 from segmenter.extras.view.overviews import Overviews
-from segmenter.extras.view.pyramid import Pyramid, behind, level_size, reduced
+from segmenter.extras.view.pyramid import Pyramid, behind, level_size, reduce_squares
 from segmenter.extras.view.shown_map import ShownMap
 from segmenter.grid.geometry import Window
 
@@ -111,7 +111,9 @@ def _worst(pyramid: Pyramid, *, lowest: bool) -> list[Window]:
     level = min(_MOST_LEVEL, max(_LEAST_LEVEL, side.bit_length() - 1))
     have = min(level, pyramid.top)
     pixels = pyramid.read(have, Window.of(level_size(size, have)))
-    (values_HWC, valid_HW) = reduced(pixels, 1 << (level - have), by_mean=True) if level > have else pixels
+    (values_HWC, valid_HW) = (
+        reduce_squares(pixels, 1 << (level - have), by_mean=True) if level > have else pixels
+    )
     bad_HW = values_HWC[..., 0].astype(np.int64)
     score_HW = np.where(valid_HW, 255 - bad_HW if lowest else bad_HW, 0)
     order = np.argsort(-score_HW, axis=None, kind="stable")[:_OF_A_MAP]

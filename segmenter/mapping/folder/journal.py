@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.base.errors import SegmenterError, failing
-from segmenter.base.files import opened, sampled_digest, sync
-from segmenter.base.sealed import digest, sealed, unsealed
+from segmenter.base.files import open_descriptor, sampled_digest, sync
+from segmenter.base.sealed import digest, seal, unseal
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import stamp_of
 
@@ -98,7 +98,7 @@ def _short(value: Any) -> str:
 class Journal:
     """Journal of an output folder; safe for several threads and several processes.
 
-    A line has a checksum (`sealed`), is appended by one write and is on the disk before `append` returns.
+    A line has a checksum (`seal`), is appended by one write and is on the disk before `append` returns.
     Damaged lines, such as the last one after a power cut, are ignored and counted in `damaged`; lines of
     another format are ignored too.
     """
@@ -117,7 +117,7 @@ class Journal:
         """Read lines added since the last call, also by other processes."""
         with self._lock, contextlib.suppress(FileNotFoundError):
             try:
-                with opened(self.path, os.O_RDONLY) as handle:
+                with open_descriptor(self.path, os.O_RDONLY) as handle:
                     size = os.fstat(handle).st_size
                     self._read_to = self._read_to if self._read_to <= size else 0  # someone made it anew
                     data = os.pread(handle, size - self._read_to, self._read_to)
@@ -133,7 +133,7 @@ class Journal:
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
-        record = unsealed(line)
+        record = unseal(line)
         if record is None:
             self.damaged += 1
         elif record.pop("format", None) == _FORMAT:
@@ -153,7 +153,7 @@ class Journal:
         line = self._lines.get(name)
         if line is None:
             return None
-        record = unsealed(line)
+        record = unseal(line)
         assert record is not None, "it was whole when it was read"
         del record["format"]
         return JournalEntry(**record)
@@ -186,10 +186,10 @@ class Journal:
             self._write(self._pending.pop(0))
 
     def _write(self, record: Facts) -> bytes:
-        line = sealed(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"
+        line = seal(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"
         with failing(SegmenterError, self.path, "cannot write it", "is there space?"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with opened(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as handle:
+            with open_descriptor(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as handle:
                 with self._lock:
                     new = os.fstat(handle).st_size == 0
                     text = (b"\n" if _ends_mid_line(handle) else b"") + line

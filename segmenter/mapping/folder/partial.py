@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
-from segmenter.base.sealed import sealed, unsealed
+from segmenter.base.sealed import seal, unseal
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Strips
 
@@ -144,7 +144,7 @@ def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
         "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
         "data": _checksum(parts),
     }
-    file.write(sealed(json.dumps(line)).encode() + b"\n")
+    file.write(seal(json.dumps(line)).encode() + b"\n")
     for part in parts:
         file.write(part)
 
@@ -152,7 +152,7 @@ def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
 def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
     """Yield windows from the current position in a file of `size` bytes, up to the first damaged one."""
     while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-        if (record := unsealed(line)) is None:
+        if (record := unseal(line)) is None:
             return
         shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
         lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]

@@ -25,7 +25,7 @@ from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.folder.journal import Facts, JournalEntry, damage, file_facts, input_facts
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
-from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
+from segmenter.mapping.jobs import MapJob, changed_input_error, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.opening import open_dataset
 
@@ -256,14 +256,14 @@ class FolderState:
     def check_unchanged(self, job: MapJob) -> None:
         """Refuse a map if its input, or a neighbouring file in a mosaic, has changed."""
         if job.tag is not None and tag_at_server(job.info.path) != job.tag:
-            raise changed(job.info.path, f"what was {job.tag} at its server")
+            raise changed_input_error(job.info.path, f"what was {job.tag} at its server")
         entry = self._entry(job)
         around = (entry.options.get("mosaic") or {}).get("files", ())
         for path, facts in [(job.info.path, entry.input), *((Path(one["path"]), one) for one in around)]:
             if "remote" not in facts:
                 now = input_facts(path, {})
                 if any(facts.get(name) != now.get(name) for name in _OF_PIXELS):
-                    raise changed(path)
+                    raise changed_input_error(path)
 
     def finished(self, job: MapJob) -> None:
         """Write a job's outputs to the journal, and release the job."""

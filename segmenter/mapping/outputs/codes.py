@@ -103,18 +103,18 @@ def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
         return tuple(each.code for each in classes.classes)
     if isinstance(codes, dict):
         if unknown := [name for name in codes if name not in classes.names]:
-            raise DatasetError("--codes", f"the run has no class {unknown[0]}", remedy=_listed(classes))
+            raise DatasetError("--codes", f"the run has no class {unknown[0]}", remedy=_list_codes(classes))
         if missing := [name for name in classes.names if name not in codes]:
-            raise DatasetError("--codes", f"no code for {', '.join(missing)}", remedy=_listed(classes))
+            raise DatasetError("--codes", f"no code for {', '.join(missing)}", remedy=_list_codes(classes))
         return tuple(codes[name] for name in classes.names)
     if len(codes) != len(classes):
         raise DatasetError(
-            "--codes", f"got {len(codes)} codes for {len(classes)} classes", remedy=_listed(classes)
+            "--codes", f"got {len(codes)} codes for {len(classes)} classes", remedy=_list_codes(classes)
         )
     return tuple(codes)
 
 
-def _listed(classes: ClassMap) -> str:
+def _list_codes(classes: ClassMap) -> str:
     return f"expected a code for each of {', '.join(classes.names)}"
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, failing
-from segmenter.base.files import composed, matches, real, walk_once
+from segmenter.base.files import compose_accents, matches, real, walk_once
 from segmenter.grid.scenes import Layout
 from segmenter.raster.remote.buckets import BucketPrefix, listing
 from segmenter.raster.remote.settings import RemotePath, note_state
@@ -123,7 +123,7 @@ def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
     regexes = [re.compile(f"(.*?/)??{regex.pattern}") for regex in layout.bands.values()]
     for at, regex in enumerate(regexes):
         for path in paths:
-            if match := regex.fullmatch(composed(path.as_posix())):
+            if match := regex.fullmatch(compose_accents(path.as_posix())):
                 key = (match[1] or "", *(match[name] for name in layout.names))
                 keys.setdefault(key, [[] for _ in regexes])[at].append(path)
     for (_, *names), files in sorted(keys.items()):

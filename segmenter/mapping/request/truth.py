@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from segmenter.base.addresses import is_address, masked
+from segmenter.base.addresses import is_address, mask_secrets
 from segmenter.base.errors import DatasetError, SegmenterError, counted
 from segmenter.base.files import caches, is_vector, matches, real
 from segmenter.base.terminal import say
@@ -124,7 +124,7 @@ def images_of_inputs(
     inputs = find_inputs(others, request.output, remote=request.remote) if others else Inputs((), (), ())
     shown: dict[Path, tuple[Path, Path]] = {path: (path, path) for path in inputs.files}
     if scenes and layout is not None:
-        shown |= _stacked(scenes, layout, request.drivers)
+        shown |= _stack_bands(scenes, layout, request.drivers)
         folders = *inputs.folders, *(folder for folder, _, _ in scenes)
         inputs = replace(inputs, files=tuple(shown), folders=tuple(dict.fromkeys(folders)))
     truth = None
@@ -139,7 +139,7 @@ def images_of_inputs(
     return Images(inputs, {image: names[name] for image, (name, _) in shown.items()}, truth)
 
 
-def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
+def _stack_bands(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
     """Make one raster of each scene in the user's cache; print its path."""
     stacks = StackedImages(caches() / "scenes", layout.grid, drivers)
     made = in_threads(
@@ -306,7 +306,9 @@ def check_root(root: str, remote: bool, recipe: Path) -> None:
     """
     if is_address(root) and not remote:
         raise DatasetError(
-            recipe, f"its scenes lie at {masked(root)}", remedy="addresses are opened only with --remote"
+            recipe,
+            f"its scenes lie at {mask_secrets(root)}",
+            remedy="addresses are opened only with --remote",
         )
 
 

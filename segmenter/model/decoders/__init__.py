@@ -96,13 +96,12 @@ def upernet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -
     whole window, so prediction is smooth, not exact. Levels are enlarged to stride 4, concatenated, and fused
     by one 3×3 convolution.
     """
-    from segmenter.model.decoders.pooling import pooled  # brings Keras, which no other part of it needs
+    from segmenter.model.decoders.pooling import pool  # brings Keras, which no other part of it needs
 
     width = config.decoder_width
     parts = layers.shared(features[-1], len(_BINS) + 1, "decoder_pool")
     context = [
-        pooled(x, bins, width, layers, f"decoder_pool_{bins}")
-        for bins, x in zip(_BINS, parts[1:], strict=True)
+        pool(x, bins, width, layers, f"decoder_pool_{bins}") for bins, x in zip(_BINS, parts[1:], strict=True)
     ]
     deepest = layers.concatenate([parts[0], *context], "decoder_pool_join")
     deepest = layers.block(deepest, width, "decoder_pool_project")
@@ -135,9 +134,9 @@ def deeplabv3plus(features: list[Any], layers: Layers, config: EncoderDecoderCon
     for rate, x in zip(rates, deepest[1:4], strict=True):
         branches.append(layers.separable_block(x, width, f"decoder_aspp_rate{rate}", dilation=rate))
     if config.image_pooling:
-        from segmenter.model.decoders.pooling import pooled  # brings Keras, which no other part of it needs
+        from segmenter.model.decoders.pooling import pool  # brings Keras, which no other part of it needs
 
-        branches.append(pooled(deepest[4], 1, width, layers, "decoder_aspp_image"))
+        branches.append(pool(deepest[4], 1, width, layers, "decoder_aspp_image"))
     x = layers.concatenate(branches, "decoder_aspp_join")
     x = layers.block(x, width, "decoder_aspp_project", kernel=1)
     x = layers.enlarge(x, config.output_stride // FINEST, "decoder_aspp_enlarge", smooth=True)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from segmenter.model.layers import Layers
 
 
-def pooled(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
+def pool(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
     """Average x over bins² parts, apply a 1×1 convolution, and enlarge bilinearly to x's size."""
     means = PartMeans(bins, dtype=layers.policy, name=f"{name}_means")(x)
     means = layers.block(means, width, name, kernel=1)

@@ -34,7 +34,7 @@ _RESNET_EPSILON = 1e-5
 def efficientnet_lite(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
     """Return features at strides 2, 4, 8, 16 and 32 (or the output stride), without the classifier's head."""
     x = layers.conv(image, LITE_STEM, 3, "stem_conv", strides=2)
-    x = _activated(layers, x, "stem")
+    x = _activate(layers, x, "stem")
     chain = blocks(config.encoder, config.output_stride)
     features, residual, number = [], sum(map(_has_shortcut, chain)), 0
     for block in chain:
@@ -54,11 +54,11 @@ def _lite_block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     before, name = x, block.name
     if block.bottleneck:
         x = layers.conv(x, block.width, 1, f"{name}_expand_conv")
-        x = _activated(layers, x, f"{name}_expand")
+        x = _activate(layers, x, f"{name}_expand")
     x = layers.depthwise(
         x, block.kernel, f"{name}_depthwise_conv", strides=block.stride, dilation_rate=block.dilation
     )
-    x = _activated(layers, x, f"{name}_depthwise")
+    x = _activate(layers, x, f"{name}_depthwise")
     x = layers.conv(x, block.outputs, 1, f"{name}_project_conv")
     x = layers.norm(x, f"{name}_project_norm", epsilon=_LITE_EPSILON)
     if _has_shortcut(block):
@@ -66,7 +66,7 @@ def _lite_block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     return x
 
 
-def _activated(layers: Layers, x: Any, name: str) -> Any:
+def _activate(layers: Layers, x: Any, name: str) -> Any:
     return layers.relu(layers.norm(x, f"{name}_norm", epsilon=_LITE_EPSILON), f"{name}_relu", most=6.0)
 
 

@@ -18,7 +18,7 @@ from segmenter.base.invocation import invocation
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, ConvUnit, units
 from segmenter.model.pretrained.torch_files import INSTALL, read_safetensors, read_torch
-from segmenter.model.pretrained.value_range import channels_for, check_photographs, describe, fitted
+from segmenter.model.pretrained.value_range import channels_for, check_photographs, describe, fit_kernel
 
 _FIRST = "stem_conv/kernel"
 _FILES = {
@@ -70,7 +70,7 @@ def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
     channels = kernel.shape[2]
     check_photographs(config, channels, str(path))
     chosen = channels_for(bands, channels, config.weight_bands)
-    arrays[_FIRST] = fitted(kernel, chosen)
+    arrays[_FIRST] = fit_kernel(kernel, chosen)
     line = f"encoder {config.encoder}: {{count}} parameters from {path}"
     if others:
         line += f" ({others} tensors of other parts left out)"

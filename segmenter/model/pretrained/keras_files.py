@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import WeightsError, shortened
+from segmenter.base.errors import WeightsError, shorten
 from segmenter.base.files import special
 from segmenter.model.pretrained.torch_files import MOST_BYTES
 
@@ -55,7 +55,7 @@ def no_network(encoder: str, why: Any) -> WeightsError:
     file = cached_file(encoder)
     return WeightsError(
         "model.weights",
-        f"imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))})",
+        f"imagenet: cannot download {file.name} from {_HOST} ({shorten(str(why))})",
         remedy=f"put it into {file.parent} by hand, or use encoder: efficientnet_lite0, whose weights "
         "are a package",
     )
@@ -110,7 +110,7 @@ def _shapes(path: Path) -> list[tuple[int, ...]]:
             file.visititems(note)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
-        what = "no such file" if missing else shortened(" ".join(str(error).split()))
+        what = "no such file" if missing else shorten(" ".join(str(error).split()))
         raise WeightsError(path, f"no whole .h5 file of Keras' ({what})") from None
     return shapes
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import WeightsError, shortened
+from segmenter.base.errors import WeightsError, shorten
 from segmenter.base.files import check_stored, read_regular, write_whole
 from segmenter.base.invocation import installation
 
@@ -45,7 +45,7 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     try:
         tensors = safetensors.deserialize(content)  # the library checks the table against the file
     except safetensors.SafetensorError as error:
-        what = shortened(" ".join(str(error).split()))
+        what = shorten(" ".join(str(error).split()))
         raise WeightsError(path, f"no whole .safetensors file ({what})", remedy="get it again") from None
     return {name: _array(path, name, part) for name, part in sorted(tensors, key=lambda each: str(each[0]))}
 
@@ -138,7 +138,7 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     content = read_weights(path)
     try:
         if zipfile.is_zipfile(io.BytesIO(content)):
-            unpickled, read = _zipped(content)
+            unpickled, read = _open_zip(content)
         else:
             unpickled, read = _legacy(content)
         return _arrays(_state(unpickled), read)
@@ -146,11 +146,11 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
         raise WeightsError(
             f"{path}: refused",
             expected="tensors and plain data only",
-            got=shortened(str(error)),
+            got=shorten(str(error)),
             remedy="nothing of it was run",
         ) from None
     except _DAMAGE as error:
-        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        what = shorten(" ".join(str(error).split())) or type(error).__name__
         raise WeightsError(path, f"no whole file of PyTorch's ({what})", remedy="get it again") from None
 
 
@@ -199,7 +199,7 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
         makers = {
             "collections OrderedDict": self._dictionary,
             "torch._utils _rebuild_tensor_v2": self._tensor,
-            "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
+            "torch._utils _rebuild_parameter": lambda data, *_: _check_kind(data, _Tensor),
         }
         if (full_name := f"{module} {name}") in _TYPES:
             return full_name
@@ -209,18 +209,18 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
 
     def persistent_load(self, identity: Any, /) -> _Storage:
         self._count(1)
-        kind, name, key, _place, count, *view = _checked(identity, tuple)
+        kind, name, key, _place, count, *view = _check_kind(identity, tuple)
         if kind != "storage" or any(view):
             raise PickleError("a persistent id of another kind than a storage")
-        if _checked(name, str) not in _TYPES:
+        if _check_kind(name, str) not in _TYPES:
             raise PickleError(f"{name} as the type of a storage")
-        storage = _Storage(_checked(key, str), name, _checked(count, int))
+        storage = _Storage(_check_kind(key, str), name, _check_kind(count, int))
         if self.storages.setdefault(storage.key, storage) != storage:
             raise PickleError(f"two storages called {storage.key}")
         return storage
 
     def _dictionary(self, pairs: Iterable[tuple[Any, Any]] = ()) -> OrderedDict[Any, Any]:
-        self._count(len(_checked(pairs, list)) if pairs else 1)
+        self._count(len(_check_kind(pairs, list)) if pairs else 1)
         return OrderedDict(pairs)
 
     def _tensor(self, *arguments: Any) -> _Tensor:
@@ -235,8 +235,8 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
     """Return the view of a storage, after checking that it is inside."""
-    storage = _checked(storage, _Storage)
-    numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
+    storage = _check_kind(storage, _Storage)
+    numbers = [_check_kind(n, int) for n in (offset, *_check_kind(size, tuple), *_check_kind(stride, tuple))]
     if len(size) != len(stride) or len(size) > MOST_AXES or min(numbers) < 0:
         raise PickleError(f"a tensor of size {size} and strides {stride} from {offset}")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -248,7 +248,7 @@ def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tens
     return _Tensor(storage, offset, size, stride)
 
 
-def _checked(value: Any, kind: type) -> Any:
+def _check_kind(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise PickleError(f"a {type(value).__name__} where a {kind.__name__} is due")
     return value
@@ -257,7 +257,7 @@ def _checked(value: Any, kind: type) -> Any:
 # ---------------------------------------------------------------------------------- the containers
 
 
-def _zipped(content: bytes) -> tuple[Any, Read]:
+def _open_zip(content: bytes) -> tuple[Any, Read]:
     archive = zipfile.ZipFile(io.BytesIO(content))
     check_stored(archive, len(content))
     names = archive.namelist()
@@ -280,7 +280,7 @@ def _legacy(content: bytes) -> tuple[Any, Read]:
     weights = _Unpickler(file)
     unpickled, storages = weights.plain(), weights.storages
     parts: dict[str, memoryview] = {}
-    for key in _checked(_Unpickler(file).plain(), list):
+    for key in _check_kind(_Unpickler(file).plain(), list):
         start = file.tell() + 8
         size = storages[key].length * _TYPES[storages[key].kind].itemsize
         if int.from_bytes(file.read(8), "little") != storages[key].length or start + size > len(content):

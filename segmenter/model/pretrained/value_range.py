@@ -47,7 +47,7 @@ def _channel(band: WeightBand, channels: int) -> int | None:
     return band - 1
 
 
-def fitted(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> NDArray[np.float32]:
+def fit_kernel(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> NDArray[np.float32]:
     """Return an (h, w, bands, O) kernel from one of (h, w, channels, O).
 
     Each band takes its channel's weights, or the mean of all channels. All are multiplied by channels /

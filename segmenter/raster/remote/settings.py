@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from segmenter.base.addresses import joined, masked
+from segmenter.base.addresses import join_address, mask_secrets
 from segmenter.base.errors import ChangedInputError, DatasetError, RasterError
 from segmenter.raster.gdal.faults import FAULTS, one_line
 from segmenter.raster.gdal.files import (
@@ -76,7 +76,7 @@ class RemotePath(_HandedOn):
     """Address of a file in GDAL's form, with the names and parts of a path, but no path of a disk.
 
     Functions that take a `Path` to hand it on take it too; what opens files by name raises a TypeError, and
-    `open_bytes` and `open_raster` read it. Its `str` is `masked`.
+    `open_bytes` and `open_raster` read it. Its `str` hides secrets.
 
     Attributes:
         address: the address with its secrets, in GDAL's form.
@@ -84,7 +84,7 @@ class RemotePath(_HandedOn):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._shown = PurePosixPath(masked(address))
+        self._shown = PurePosixPath(mask_secrets(address))
 
     @classmethod
     def of(cls, text: str) -> RemotePath:
@@ -94,13 +94,15 @@ class RemotePath(_HandedOn):
         if not text.startswith("/vsi"):
             if not separator or scheme.lower() not in _SCHEMES:
                 schemes = ", ".join(f"{name}://" for name in _SCHEMES)
-                raise DatasetError(masked(text), expected=f"{schemes} or one of GDAL's own paths (/vsizip/…)")
+                raise DatasetError(
+                    mask_secrets(text), expected=f"{schemes} or one of GDAL's own paths (/vsizip/…)"
+                )
             address = _SCHEMES[scheme.lower()] + rest
         set_up_remote()
         return cls(address)
 
     def __str__(self) -> str:
-        return masked(self.address)
+        return mask_secrets(self.address)
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
@@ -124,10 +126,10 @@ class RemotePath(_HandedOn):
         return hash(self.address)
 
     def __reduce__(self) -> Any:
-        return _unpickled, (self.address, _states.get(self.address), known_tag(self.address))
+        return _unpickle, (self.address, _states.get(self.address), known_tag(self.address))
 
     def __truediv__(self, name: Any) -> RemotePath:
-        return RemotePath(joined(self.address, str(name)))
+        return RemotePath(join_address(self.address, str(name)))
 
     def exists(self) -> bool:
         """Return False: the file is on no disk of this machine."""
@@ -173,7 +175,7 @@ class RemotePath(_HandedOn):
         return io.BufferedReader(GdalFile(self.address), _PIECE)
 
 
-def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
+def _unpickle(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
     path = RemotePath(address)
     if state is not None:
         note_state(path, *state)
@@ -246,24 +248,24 @@ _trying = _Trying()
 
 def forget(address: str) -> None:
     """Clear GDAL's cache of a file, or of the archive that contains it."""
-    forget_file(_served(address) or address)
+    forget_file(_served_address(address) or address)
 
 
 def known_tag(address: str) -> str | None:
     """Return the ETag that binds reads of this address in this process; None before the first read."""
-    return _tags.get(_served(address) or address)
+    return _tags.get(_served_address(address) or address)
 
 
 def note_tag(address: str, tag: str) -> None:
     """Store an ETag from a listing or another process; if it is new, forget the cached bytes."""
     if known_tag(address) not in (None, tag):
         forget(address)
-    _tags[_served(address) or address] = tag
+    _tags[_served_address(address) or address] = tag
 
 
 def renewed_tag(address: str) -> str | None:
     """Return the server's current tag, to which all further reading is bound; None if it gives none."""
-    if (served := _served(address)) is None:
+    if (served := _served_address(address)) is None:
         return None
     if served in _tags:
         with contextlib.suppress(ChangedInputError):  # which forgets what is another
@@ -273,11 +275,11 @@ def renewed_tag(address: str) -> str | None:
 
 def check_same(address: str, tag: str | None) -> None:
     """Ask the server again for a file's tag, and compare it."""
-    if tag is not None and (served := _served(address)) is not None:
+    if tag is not None and (served := _served_address(address)) is not None:
         _in_tries(address, lambda: _check_same(served, tag))
 
 
-def _served(address: str) -> str | None:
+def _served_address(address: str) -> str | None:
     """Return the address of the file on a server, or of the archive that contains it; None if local."""
     if (network := NETWORK.search(address)) is None:
         return None
@@ -352,7 +354,7 @@ def _check_same(served: str, tag: str) -> None:
         forget(served)
         _tags.pop(served, None)
         raise ChangedInputError(
-            f"{masked(served)}: has changed on its server since it was first read",
+            f"{mask_secrets(served)}: has changed on its server since it was first read",
             expected=f"{tag or 'none'} (ETag, or time and size)",
             got=now or "none",
             remedy="nothing is made of it: wait until nothing writes to it any more, then the same call "
@@ -362,7 +364,7 @@ def _check_same(served: str, tag: str) -> None:
 
 def _same_bytes(address: str, action: Callable[[], T]) -> T:
     """Run an action on the same bytes that this process read at the address before."""
-    served = _served(address)
+    served = _served_address(address)
     assert served is not None
     try:
         tag = _tag(served)
@@ -402,7 +404,7 @@ def _in_tries(address: str, action: Callable[[], T]) -> T:
             except ChangedInputError:
                 raise
             except (RasterError, *FAULTS) as error:
-                served = _served(address)
+                served = _served_address(address)
                 if (
                     not number and served is not None and served in _tags
                 ):  # GDAL does not tell that a condition was refused

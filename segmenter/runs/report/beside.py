@@ -22,7 +22,7 @@ from segmenter.pages.parts import (
     side_by_side,
 )
 from segmenter.runs.compare import differing_settings, score_differences
-from segmenter.runs.report.charts import Points, line, losses, steps_axis, thinned
+from segmenter.runs.report.charts import Points, line, losses, steps_axis, thin_points
 from segmenter.runs.report.run_record import Story
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -85,12 +85,12 @@ def _curves(
     for place, (story, name) in enumerate(zip(stories, names, strict=True)):
         dash = _DASHES[place // len(_COLOURS) % len(_DASHES)]
         look = {"color": _COLOURS[place % len(_COLOURS)], "width": 2, "dash": dash}
-        data.append(line(thinned(of(story)), name, text, line=look))
+        data.append(line(thin_points(of(story)), name, text, line=look))
     return data
 
 
 def _loss(stories: Sequence[Story], names: Sequence[str]) -> Chart:
-    data = _curves(stories, names, lambda story: thinned(losses(story.lines), 60), "%{y:.4g}")
+    data = _curves(stories, names, lambda story: thin_points(losses(story.lines), 60), "%{y:.4g}")
     look = layout(360, steps_axis(), axis("loss", rangemode="tozero"), showlegend=True)
     ends = [
         (name, [y for _, y in losses(story.lines) if y is not None])

@@ -31,7 +31,7 @@ from segmenter.pages.parts import (
     label,
     layout,
     lines,
-    listed,
+    list_names,
     names_axis,
     number,
     percent,
@@ -95,7 +95,7 @@ def marks(story: Story) -> Data:
     }
 
 
-def thinned(points: Points, most: int = MOST_POINTS) -> Points:
+def thin_points(points: Points, most: int = MOST_POINTS) -> Points:
     """Return at most `most` points: means of neighbours, placed at the last one's step."""
     size = math.ceil(len(points) / most) if points else 1
     if size == 1:
@@ -119,7 +119,7 @@ def losses(lines: Sequence[LogLine]) -> Points:
 def loss_chart(story: Story) -> Chart:
     """Draw every logged loss in a pale colour, and its running mean over a twentieth of the curve."""
     points = losses(story.lines)
-    drawn = thinned(points)
+    drawn = thin_points(points)
     span = len(drawn) // _SMOOTHED
     faint = line(drawn, "loss", "%{y:.4g}", line={"color": LOSS, "width": 1})
     data = [faint | {"marker": {"color": LOSS, "size": 4}}]
@@ -141,7 +141,7 @@ def loss_chart(story: Story) -> Chart:
     note = "Pale: each line of the log, a mean over its steps"
     note += "; dark: the mean of a twentieth of the curve." if span >= 2 else "."
     note += _gaps(points)
-    rows = [[number(x), "–" if y is None else f"{y:.4g}"] for x, y in thinned(points, 40)]
+    rows = [[number(x), "–" if y is None else f"{y:.4g}"] for x, y in thin_points(points, 40)]
     table = Table("Loss", ["Step", "Loss"], rows)
     return Chart("loss", title, note, {"": {"data": data, "layout": frame}}, table)
 
@@ -254,12 +254,12 @@ def rate_chart(story: Story) -> Chart | None:
     points = [(each.step, each.learning_rate) for each in story.lines]
     if not any(y is not None for _, y in points):
         return None
-    data = [line(thinned(points), "learning rate", "%{y:.4g}", line={"color": MEAN, "width": 2})]
+    data = [line(thin_points(points), "learning rate", "%{y:.4g}", line={"color": MEAN, "width": 2})]
     look = layout(220, steps_axis(), axis("learning rate", rangemode="tozero", exponentformat="power"))
     training = story.run.recipe.training
     peak = max(y for _, y in points if y is not None)
     title = f"Learning rate: {training.schedule}, at most {peak:.3g} in the log"
-    rows = [[number(x), "–" if y is None else f"{y:.4g}"] for x, y in thinned(points, 40)]
+    rows = [[number(x), "–" if y is None else f"{y:.4g}"] for x, y in thin_points(points, 40)]
     table = Table("Learning rate", ["Step", "Learning rate"], rows)
     note = "Of the peak, before the factors of parts of the model (training.rates)."
     return Chart("rate", title, note, {"": {"data": data, "layout": look}}, table)
@@ -355,7 +355,7 @@ def means_text(scores: Scores) -> list[Block]:
     blocks: list[Block] = [Paragraph(text)]
     absent = [n for n, value in zip(scores.protocol.classes, scores.iou, strict=True) if math.isnan(value)]
     if absent:
-        text = f"In neither truth nor prediction, and in no mean: {listed(absent)}."
+        text = f"In neither truth nor prediction, and in no mean: {list_names(absent)}."
         blocks.append(Paragraph(text, "notice"))
     return blocks
 

@@ -32,7 +32,7 @@ from segmenter.runs.records import (
 from segmenter.runs.resume import Checkpoint, CheckpointFacts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import RunScenes, load_scenes
-from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, load_score
 
 
 def scores_of_maps(run: Run, maps: Path) -> Scores:
@@ -245,8 +245,8 @@ def read_story(path: Path, maps: Path | None = None) -> Story:
         facts=_facts_of_best(path) if record is None else record.facts,
         lines=[_line(record) for record in records if "miou" not in record],
         validations=[_validation(record) for record in comparable if "miou" in record],
-        best=scored(path / BEST_FILES[0]),
-        last=scored(path / LAST_FILES[0]),
+        best=load_score(path / BEST_FILES[0]),
+        last=load_score(path / LAST_FILES[0]),
         coverage=read("Coverage", run_coverage, path, run.classes.names),
         windows=read("Windows", load_windows, path),
         calibration=read("Calibration", run.calibration_file),

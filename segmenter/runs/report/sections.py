@@ -32,7 +32,7 @@ from segmenter.pages.parts import (
     Table,
     layout,
     lines,
-    listed,
+    list_names,
     number,
     percent,
     percent_axis,
@@ -312,7 +312,7 @@ def _coverage(story: Story) -> PageSection:
     ids = sorted(range(len(names)), key=lambda c: run.held_share[c])[:_MOST_CLASSES]
     blocks = run_text(run)
     if run.best_effort:
-        rare = listed(names[c] for c in run.best_effort)
+        rare = list_names(names[c] for c in run.best_effort)
         blocks.append(Paragraph(f"At best effort, without a promise: {rare}."))
     if len(ids) < len(names):
         text = f"Of {len(names)} classes, the charts show the {len(ids)} that the fewest steps held."
@@ -331,9 +331,9 @@ def progress_blocks(story: Story) -> list[Block]:
     stages = [seen.maps[i * (len(seen.maps) - 1) // (count - 1)] for i in range(count)]
     note = f"{_window(seen)}: the validation window with the most classes, and its map after each epoch."
     pictures = [
-        _framed(seen, "image", seen.image, "jpeg"),
-        _framed(seen, "label", seen.label),
-        *(_framed(seen, _stage(each), each.map) for each in stages),
+        _frame_window(seen, "image", seen.image, "jpeg"),
+        _frame_window(seen, "label", seen.label),
+        *(_frame_window(seen, _stage(each), each.map) for each in stages),
     ]
     return [PictureRows([PictureRow("One window while it trained", note, pictures)], _legend(story))]
 
@@ -343,11 +343,13 @@ def epoch_blocks(story: Story) -> list[Block]:
     seen = story.progress
     if seen is None:
         return []
-    pictures = [_framed(seen, "image", seen.image, "jpeg"), _framed(seen, "label", seen.label)]
+    pictures = [_frame_window(seen, "image", seen.image, "jpeg"), _frame_window(seen, "label", seen.label)]
     rows = []
     for each in reversed(seen.maps[-_MOST_EPOCHS:]):
         title = _stage(each)
-        rows.append(PictureRow(title[0].upper() + title[1:], "", [*pictures, _framed(seen, "map", each.map)]))
+        rows.append(
+            PictureRow(title[0].upper() + title[1:], "", [*pictures, _frame_window(seen, "map", each.map)])
+        )
     note = f"{_window(seen)}: the validation window with the most classes, after each epoch."
     return [Paragraph(note), PictureRows(rows, _legend(story))]
 
@@ -382,10 +384,14 @@ def _text(windows: ShownWindows) -> str:
 
 def _row(one: ShownWindow) -> PictureRow:
     made = [
-        _framed(one, "image", one.image, "jpeg"),
-        _framed(one, "label", one.label),
-        _framed(one, "map", one.map),
-        *(_framed(one, name, data) for name in ("errors", "confidence") if (data := getattr(one, name))),
+        _frame_window(one, "image", one.image, "jpeg"),
+        _frame_window(one, "label", one.label),
+        _frame_window(one, "map", one.map),
+        *(
+            _frame_window(one, name, data)
+            for name in ("errors", "confidence")
+            if (data := getattr(one, name))
+        ),
     ]
     return PictureRow(_window_title(one), _window(one), made)
 
@@ -406,7 +412,7 @@ def _window(one: ShownWindow | Progress) -> str:
     return f"{plain(one.scene)}, row {one.row:,}, column {one.col:,}, {one.width} × {one.height} pixels"
 
 
-def _framed(one: ShownWindow | Progress, name: str, data: str, kind: str = "png") -> Picture:
+def _frame_window(one: ShownWindow | Progress, name: str, data: str, kind: str = "png") -> Picture:
     """Return a picture of a window, enlarged if it is small; the image has a scale bar if one is known."""
     times = max(1, _SMALLEST // max(one.picture_height, one.picture_width))
     across = one.metres * one.width if one.metres and name == "image" else None

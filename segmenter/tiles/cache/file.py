@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segmenter.base.errors import DatasetError
-from segmenter.base.sealed import sealed, unsealed_text
+from segmenter.base.sealed import seal, unsealed_text
 from segmenter.config.datasets import CacheCodec
 from segmenter.grid.geometry import Size, Window
 
@@ -137,7 +137,7 @@ class CacheFile:
         """Read the pack's contents and table position."""
         self.path, self._lock = path, threading.Lock()
         self._mapped: _Mapped | None = None
-        with _opened(path) as file:
+        with _open_file(path) as file:
             self.bytes = os.fstat(file.fileno()).st_size
             facts, table_at = _read_contents(file, self.bytes)
         if not path.name.startswith(facts.kind):
@@ -167,7 +167,7 @@ class CacheFile:
         with self._lock:
             if self._mapped is None:
                 try:
-                    with _opened(self.path) as file:
+                    with _open_file(self.path) as file:
                         if os.fstat(file.fileno()).st_size != self.bytes:
                             raise DamagedError("has another size")
                         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -181,7 +181,7 @@ class CacheFile:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read; treat a pipe or device, which might block, as damage."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -233,7 +233,7 @@ class CachedArray(NamedTuple):
                 number, shape = first + i * across + j, (high, wide)
                 into, part = (into_rows, into_columns), (rows, columns)
                 if out is not None:
-                    out[into] = _expanded(self.pack.chunk(number), dtype, (*shape, *bands), codec)[part]
+                    out[into] = _expand_chunk(self.pack.chunk(number), dtype, (*shape, *bands), codec)[part]
                 if valid is not None:
                     stored = self.pack.chunk(number + down * across)
                     valid[into] = _mask(stored, shape, codec)[part] if stored else True
@@ -250,11 +250,11 @@ def _spans(start: int, stop: int, step: int, size: int) -> Iterator[tuple[int, i
 
 def _mask(stored: memoryview, shape: tuple[int, int], codec: CacheCodec) -> NDArray[np.bool_]:
     pixels = shape[0] * shape[1]
-    bits = _expanded(stored, np.dtype(np.uint8), (-(-pixels // 8),), codec)
+    bits = _expand_chunk(stored, np.dtype(np.uint8), (-(-pixels // 8),), codec)
     return np.unpackbits(bits, count=pixels).reshape(shape).view(np.bool_)
 
 
-def _expanded(
+def _expand_chunk(
     stored: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], codec: CacheCodec
 ) -> NDArray[Any]:
     """Return a chunk as an array; uncompressed chunks are not copied."""
@@ -303,12 +303,12 @@ class CacheWriter:
             form, dtype, done = (size.width,), "", 0
             for pixels, valid in rows:
                 if dtype and (pixels.dtype.str, pixels.shape[1:]) != (dtype, form):
-                    raise _changed(self._path)
+                    raise _changed_error(self._path)
                 dtype, form = pixels.dtype.str, pixels.shape[1:]
                 self._add_strip(pixels, valid, chunk, masks)
                 done += len(pixels)
             if done != size.height or form[0] != size.width:
-                raise _changed(self._path)
+                raise _changed_error(self._path)
         except BaseException:
             del self._table[table:]
             self.bytes = sum(length for _, length, _ in self._table)
@@ -361,7 +361,7 @@ class CacheWriter:
         facts = {"format": FORMAT, "kind": self._kind, "chunks": len(table)}
         facts |= {"table_crc": zlib.crc32(table.data)}
         contents = [one.model_dump(mode="json") for one in self._contents]
-        text = sealed(json.dumps({**facts, "contents": contents})).encode()
+        text = seal(json.dumps({**facts, "contents": contents})).encode()
         end = END.pack(SIGNATURE, self.bytes + table.nbytes, len(text), 0)[:-4]
         self._file.write(table.data)
         self._file.write(text + end + struct.pack("<I", zlib.crc32(end)))
@@ -378,5 +378,5 @@ class CacheWriter:
         self._aside.unlink(missing_ok=True)
 
 
-def _changed(path: Path) -> DatasetError:
+def _changed_error(path: Path) -> DatasetError:
     return DatasetError(path, "the scene has changed while it was decoded", remedy="start again")

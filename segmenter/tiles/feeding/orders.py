@@ -50,7 +50,7 @@ class BatchShape:
     @property
     def bytes(self) -> int:
         """Bytes of a batch in a slot."""
-        return sum(_aligned(size) for size in self._sizes)
+        return sum(_align(size) for size in self._sizes)
 
     def empty(self, stacked: tuple[int, ...] = ()) -> Batch:
         """Return uninitialised arrays for stacked batches, which TensorFlow can use without a copy."""
@@ -59,7 +59,7 @@ class BatchShape:
 
     def views(self, memory: mmap.mmap, start: int) -> Batch:
         """Return the arrays of a batch stored in memory from byte `start` on."""
-        starts = itertools.accumulate(map(_aligned, self._sizes), initial=start)
+        starts = itertools.accumulate(map(_align, self._sizes), initial=start)
         image, valid, label, slot = (
             np.ndarray(shape, dtype, memory, first)
             for (shape, dtype), first in zip(self.arrays, starts, strict=False)
@@ -73,7 +73,7 @@ def _empty(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     return np.ndarray(shape, dtype, memory, -memory.ctypes.data % _ALIGNMENT)
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -92,7 +92,7 @@ class Slots:
         self.number, self.shape = number, shape
         size = number * shape.bytes
         self._owns = descriptor is None
-        self.descriptor = _made(size) if descriptor is None else descriptor
+        self.descriptor = _make_memory(size) if descriptor is None else descriptor
         self._memory = mmap.mmap(self.descriptor, size)
 
     def batch(self, slot: int) -> Batch:
@@ -106,7 +106,7 @@ class Slots:
             self._owns = False
 
 
-def _made(size: int) -> int:
+def _make_memory(size: int) -> int:
     """Return a descriptor of `size` bytes of memory."""
     if size > free_memory():  # first of all: taking more would end other programs, not this call
         raise _too_large(size)

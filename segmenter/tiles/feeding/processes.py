@@ -102,7 +102,7 @@ class WorkerPool:
         life, self._life = os.pipe()
         try:
             for number in range(workers):
-                self._workers.append(_started(number, life, self._slots.descriptor))
+                self._workers.append(_start_worker(number, life, self._slots.descriptor))
                 self._send(self._workers[-1], pickle.dumps((slots, shape, self._slots.descriptor)))
         except OSError as error:
             self.close()
@@ -134,7 +134,7 @@ class WorkerPool:
 
     def serve(self, loader: BatchLoader) -> None:
         """Make the workers use this loader from now on (TrainingError: a worker has died)."""
-        content = packed(loader)
+        content = pack_loader(loader)
         for worker in self._workers:
             self._send(worker, content)
 
@@ -276,7 +276,7 @@ def _end_of(code: int | None) -> str:
     return f"ended with exit code {code} (what it said stands above; {_WITHOUT})"
 
 
-def _started(number: int, life: int, memory: int) -> _Worker:
+def _start_worker(number: int, life: int, memory: int) -> _Worker:
     """Start a worker process with our module search path; it inherits only the named descriptors."""
     ours, theirs = Pipe()
     try:
@@ -309,7 +309,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def packed(loader: BatchLoader) -> bytes:
+def pack_loader(loader: BatchLoader) -> bytes:
     """Return a loader as bytes, for a `Connection` to one of our processes.
 
     Locks, open files and thread-local data are left out. Unpickling searches, decodes and prints nothing: the

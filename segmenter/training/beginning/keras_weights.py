@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import WeightsError, shortened
+from segmenter.base.errors import WeightsError, shorten
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.encoders.keras_applications import SOURCES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.model.pretrained.keras_files import cached_file, check_keras_weights, file_bands, no_network
-from segmenter.model.pretrained.value_range import CAFFE, channels_for, check_photographs, describe, fitted
+from segmenter.model.pretrained.value_range import (
+    CAFFE,
+    channels_for,
+    check_photographs,
+    describe,
+    fit_kernel,
+)
 
 _COUNTED = re.compile(r"/variable(_\d+)?$")
 """Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
@@ -36,7 +42,7 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
         WeightsError: the weights cannot be downloaded, or a file is damaged or of another network.
     """
     check_keras_weights(config.encoder, str(config.weights))
-    network, file = _loaded(config)
+    network, file = _load_network(config)
     arrays = {weight_key(v.path): np.asarray(v.numpy(), np.float32) for v in network.variables if v.shape}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
@@ -49,7 +55,7 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
     if config.encoder == "keras_resnet50" and _as_published(config):
         kernel = _of_rgb(kernel)
     chosen = channels_for(bands, kernel.shape[2], config.weight_bands)
-    arrays[first] = fitted(kernel, chosen)
+    arrays[first] = fit_kernel(kernel, chosen)
     line = f"encoder {config.encoder}: {{count}} parameters from {file}"
     return EncoderWeights(arrays, f"{line}; {describe(chosen, kernel.shape[2])}")
 
@@ -63,7 +69,7 @@ def _as_published(config: EncoderDecoderConfig) -> bool:
     return config.weights == "imagenet" or config.input_normalisation == "weights"
 
 
-def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
+def _load_network(config: EncoderDecoderConfig) -> tuple[Any, str]:
     """Return Keras' network with its weights, and the name of their file."""
     source, weights = SOURCES[config.encoder], str(config.weights)
     options: dict[str, Any] = {"include_top": False, **source.options}
@@ -89,7 +95,7 @@ def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
 
 
 def _unfit(path: Path, config: EncoderDecoderConfig, error: Exception) -> WeightsError:
-    what = shortened(" ".join(str(error).split()))
+    what = shorten(" ".join(str(error).split()))
     if config.weights == "imagenet":  # Keras looks at the name alone where it has no checksum
         return WeightsError(
             path,

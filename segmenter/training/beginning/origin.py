@@ -155,7 +155,7 @@ def place_of(outlines: Sequence[NDArray[np.float64]]) -> GroundPlace | None:
         return None
     exact = len(outlines) <= MOST_OUTLINES
     rings = outlines if exact else [_around(np.concatenate(list(outlines)))]
-    return GroundPlace(rings=tuple(map(_closed, rings)), scenes=len(outlines), exact=exact)
+    return GroundPlace(rings=tuple(map(_close_ring, rings)), scenes=len(outlines), exact=exact)
 
 
 def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -167,7 +167,7 @@ def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.array([(west, south), (east, south), (east, north), (west, north)], np.float64)
 
 
-def _closed(corners: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+def _close_ring(corners: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
     """Return a closed ring, counter-clockwise as in GeoJSON."""
     x, y = corners[:, 0] - corners[0, 0], corners[:, 1] - corners[0, 1]
     area = float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum())

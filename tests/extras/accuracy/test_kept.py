@@ -24,7 +24,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.predictor import Prediction
-from segmenter.runs.ensemble import joined
+from segmenter.runs.ensemble import join_runs
 from segmenter.runs.records import ACCURACY
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.run import Run, load_run
@@ -147,7 +147,7 @@ def test_accuracy_is_kept_in_the_run_alone_whose_weights_made_all_maps(
     assert estimate(points, maps, run.path, more=more) == 0
     (run.path / ACCURACY).unlink()
 
-    several = joined([run, other]).fingerprint()
+    several = join_runs([run, other]).fingerprint()
     for text, said in ((several, "several runs"), (other.fingerprint(), "other weights"), ("", "names none")):
         with rasterio.open(maps, "r+") as one:
             one.update_tags(WEIGHTS=text)

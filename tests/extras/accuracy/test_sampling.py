@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rasterio.warp import transform
 
 from segmenter.base.errors import ConfigError, DatasetError, RasterError, SegmenterError
-from segmenter.evaluation.layers import stretched
+from segmenter.evaluation.layers import stretch_picture
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.stretch import Stretch
@@ -417,7 +417,7 @@ def test_chips_show_the_surroundings_of_each_point(
         picture = chip.read((1, 2, 3)).transpose(1, 2, 0)
     assert picture.shape == (129 * 4, 129 * 4, 3)
     of_scene = Stretch.of(scene, np.ones(scene.shape[:2], np.bool_))  # chips of a scene look alike
-    wanted = stretched(pixels, np.ones((129, 129), np.bool_), of_scene)
+    wanted = stretch_picture(pixels, np.ones((129, 129), np.bool_), of_scene)
     np.testing.assert_array_equal(picture[3::4, 3::4], wanted)
     frame = (picture == (255, 0, 255)).all(axis=2)
     assert [int(index.min()) for index in frame.nonzero()] == [64 * 4 - 2] * 2

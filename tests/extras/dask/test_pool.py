@@ -18,7 +18,7 @@ import yaml
 from datasets.commands import call as main
 from segmenter.base.errors import ClusterError, DatasetError, DeviceError, LostClusterError, run_script
 from segmenter.extras.dask import pool as remote
-from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.connect import connect_workers
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.dask.pool import Pool
 from tests.helpers.clusters import threads_cluster
@@ -30,7 +30,7 @@ def pool_of(workers: int, threads: int = 1) -> Iterator[tuple[Pool, Any]]:
     with ExitStack() as stack:
         cluster = stack.enter_context(threads_cluster(workers, threads))
         options = ClusterOptions(scheduler=cluster.scheduler_address)
-        yield stack.enter_context(connected(options)), cluster
+        yield stack.enter_context(connect_workers(options)), cluster
 
 
 def test_results_come_in_order_and_few_items_are_asked_for_ahead() -> None:
@@ -125,17 +125,20 @@ def test_without_a_cluster_one_line_says_why(monkeypatch: Any) -> None:
 
     monkeypatch.setattr("segmenter.extras.dask.connect._CONNECT_SECONDS", 0.2)
     line = r"--scheduler tcp://127\.0\.0\.1:9: no Dask scheduler answers"
-    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(scheduler="tcp://127.0.0.1:9")):
+    with (
+        pytest.raises(ClusterError, match=line),
+        connect_workers(ClusterOptions(scheduler="tcp://127.0.0.1:9")),
+    ):
         pass
 
     monkeypatch.setattr("segmenter.extras.dask.connect.cards_listed", lambda: 4)
     line = "expected at most 4, one for each GPU, got 5"
-    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=5)):
+    with pytest.raises(ClusterError, match=line), connect_workers(ClusterOptions(workers=5)):
         pass
 
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     line = r"needs Dask, which is not installed .* run make cluster"
-    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=1)):
+    with pytest.raises(ClusterError, match=line), connect_workers(ClusterOptions(workers=1)):
         pass
 
 
@@ -186,7 +189,7 @@ def test_each_worker_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 def test_no_port_answers_over_plain_http(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with connected(ClusterOptions(workers=1)):
+    with connect_workers(ClusterOptions(workers=1)):
         me = psutil.Process()
         found = [c for p in (me, *me.children(recursive=True)) for c in p.net_connections("inet")]
         ports = {one.laddr.port for one in found if one.status == "LISTEN"}

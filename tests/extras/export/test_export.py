@@ -302,7 +302,7 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(
     monkeypatch.setattr(exporting, "load_member", lambda *_: None)
     monkeypatch.setattr(graph, "exported_function", lambda *_: None)
     monkeypatch.setattr(exporting, "write_model", written)
-    monkeypatch.setattr(exporting, "_checked", lambda *_: ExportAgreement(2, 9, 0.0, 0, 1e-3))
+    monkeypatch.setattr(exporting, "_check_file", lambda *_: ExportAgreement(2, 9, 0.0, 0, 1e-3))
     folder = tmp_path / "models"
     (folder / "mine.savedmodel").mkdir(parents=True)
     (folder / ".mine.savedmodel.killed_0").mkdir()
@@ -456,7 +456,7 @@ def test_our_own_layers_export(tensorflow: ModuleType) -> None:
     ConvNeXt, in one small model; windows of any size."""
     import keras
 
-    from segmenter.model.decoders.pooling import pooled
+    from segmenter.model.decoders.pooling import pool
     from segmenter.model.dropout import GlobalDropout
     from segmenter.model.layers import ChannelNorm, Layers, LayerScale
 
@@ -467,7 +467,7 @@ def test_our_own_layers_export(tensorflow: ModuleType) -> None:
     x = keras.layers.Activation("gelu", name="gelu")(x)
     one, two, three = layers.shared(x, 3, "x")
     x = layers.concatenate(
-        [one, layers.drop_path(two, 0.5, "path"), pooled(three, 3, 4, layers, "pooled")], "join"
+        [one, layers.drop_path(two, 0.5, "path"), pool(three, 3, 4, layers, "pooled")], "join"
     )
     x = layers.enlarge(GlobalDropout(0.5, name="dropout")(x), 2, "enlarge", smooth=True)
     model = keras.Model(image, keras.layers.Conv2D(5, 1, name="logits")(x))

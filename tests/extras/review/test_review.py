@@ -40,7 +40,7 @@ def truth(rng: np.random.Generator) -> Ids:
 
 
 def reviewed(judges: Any, classes: int = K, most: int = 200) -> list[LabelFinding]:
-    return findings(list(held_out.judged(judges, SIDE)), classes, most)
+    return findings(list(held_out.judge_scenes(judges, SIDE)), classes, most)
 
 
 def told(found: list[LabelFinding]) -> list[Any]:
@@ -81,7 +81,7 @@ def test_ignored_pixels_and_nodata_count_nowhere(
     masks[100:, :40] = 0
     scene = scene_of(make_geotiff, "one", image, label, masks=masks)
     dataset = Dataset("made", Path(), (scene,), classes)
-    (one,) = held_out.judged(held_out.judges_of([run_of(classes)], lambda _: dataset), SIDE)
+    (one,) = held_out.judge_scenes(held_out.judges_of([run_of(classes)], lambda _: dataset), SIDE)
     counted = (label != 9) & (masks > 0)
     assert one.counts.usual_KKL.sum() == counted.sum()
     assert one.counts.labelled_B.tolist() == [
@@ -241,7 +241,7 @@ def test_the_next_label_is_where_folds_doubt_rare_classes_and_places_keep_their_
     pixels = dict(zip(classes.names, (1000, 1000, 1000, 10), strict=True))
     monkeypatch.setattr(teaching, "load_origin", lambda _: SimpleNamespace(pixels=pixels))
     doubting = [run_of(classes, w, doubtful=3, other=k) for w, k in ((40, 0), (40, 1))]
-    monkeypatch.setattr(teaching, "joined", lambda runs: runs[0])
+    monkeypatch.setattr(teaching, "join_runs", lambda runs: runs[0])
     where = [str(images[0].parent)]
     found = teaching.spots(doubting, where, SIDE, 4, 2 * SIDE, insist=True)
     assert [spot.place.name for spot in found[:2]] == ["one.tif"] * 2

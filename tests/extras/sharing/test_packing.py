@@ -20,7 +20,7 @@ import pytest
 from datasets.commands.runs import main
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
 from segmenter.base.files import FileLock, folder_aside, remove_killed, written_whole
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import seal
 from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.extras.sharing.archive import pack_run, resumable, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
@@ -321,7 +321,7 @@ def edited(file: str, **values: Any) -> Callable[[dict[str, bytes]], None]:
 
     def change(files: dict[str, bytes]) -> None:
         data = {key: value for key, value in json.loads(files[file]).items() if key != "crc"}
-        files[file] = sealed(json.dumps({**data, **values})).encode()
+        files[file] = seal(json.dumps({**data, **values})).encode()
 
     return change
 

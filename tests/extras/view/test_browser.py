@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from segmenter.extras.view.built import BUILT, page_routes
-from segmenter.extras.view.export import exported
+from segmenter.extras.view.export import export_pages
 from segmenter.extras.view.opening import Wanted, map_pages
-from segmenter.extras.view.pyramid import reduced
+from segmenter.extras.view.pyramid import reduce_squares
 from segmenter.extras.view.server import PageServer
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import RasterSpec, open_raster, write_raster
@@ -123,7 +123,7 @@ def check_level(
     driver: Driver, layer: str, own: Any, at: Any, colours_of: Callable[[Any], Any], by_mean: bool
 ) -> None:
     """Compare the level where a pixel of the screen stands for two by two of the raster."""
-    values, valid = reduced(own, 2, by_mean=by_mean)
+    values, valid = reduce_squares(own, 2, by_mean=by_mean)
     only(driver, layer, at[1], at[0], 2)
     seen = screen(driver)
     place = (at[0] / 2, at[1] / 2)
@@ -339,7 +339,7 @@ def test_an_exported_page_works_without_a_program(driver: Driver, tmp_path: Path
     own = made_map(tmp_path, **UTM)
     wanted = Wanted((tmp_path / "maps",), tmp_path / "images", f"{tmp_path}/labels/{{stem}}.tif")
     with closing(map_pages(wanted, now=True)) as pages:
-        content, _ = exported(pages)
+        content, _ = export_pages(pages)
     file = tmp_path / "page.html"
     file.write_bytes(content)
     resize(driver, WIDE, HIGH)

@@ -38,7 +38,7 @@ def held(page: bytes) -> dict[str, Any]:
 
 
 def test_a_small_map_is_all_there(pages: MapPages) -> None:
-    page, remarks = export.exported(pages)
+    page, remarks = export.export_pages(pages)
     assert remarks == []
     content = held(page)
     assert set(content["finest"].values()) == {0}
@@ -51,9 +51,9 @@ def test_a_small_map_is_all_there(pages: MapPages) -> None:
 
 
 def test_a_file_keeps_to_its_bytes_and_says_what_it_leaves_out(pages: MapPages) -> None:
-    whole, _ = export.exported(pages)
+    whole, _ = export.export_pages(pages)
     most = export._HEAD + 700_000
-    page, remarks = export.exported(pages, most)
+    page, remarks = export.export_pages(pages, most)
     assert len(page) <= most < len(whole)
     finest = held(page)["finest"]
     assert finest["0/map"] == 0 < finest["0/probabilities"]
@@ -65,4 +65,4 @@ def test_a_file_keeps_to_its_bytes_and_says_what_it_leaves_out(pages: MapPages) 
 def test_maps_beyond_the_most_pixels_are_left_out(pages: MapPages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "MOST_PIXELS", 1000)
     with refused(SegmenterError, where="a.tif", expected="--export"):
-        export.exported(pages)
+        export.export_pages(pages)

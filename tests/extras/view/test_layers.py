@@ -16,7 +16,7 @@ from segmenter.extras.view import pyramid as of_pyramid
 from segmenter.extras.view.opening import Wanted, opened_maps
 from segmenter.extras.view.overviews import Overviews
 from segmenter.extras.view.places import FoundPlaces
-from segmenter.extras.view.pyramid import Pyramid, level_size, levels, reduced
+from segmenter.extras.view.pyramid import Pyramid, level_size, levels, reduce_squares
 from segmenter.extras.view.shown_map import ShownMap
 from segmenter.extras.view.values import pixel_facts, sight
 from segmenter.extras.view.windows import WindowList
@@ -180,7 +180,7 @@ def test_a_level_is_the_mean_or_the_mode_of_its_pixels(factor: int, dtype: str, 
     rng = np.random.default_rng(factor)
     values = rng.integers(0, 5 if not by_mean else 250, (53, 78, 1 if not by_mean else 3)).astype(dtype)
     valid = rng.random((53, 78)) < 0.7
-    found, known = reduced((values, valid), factor, by_mean=by_mean)
+    found, known = reduce_squares((values, valid), factor, by_mean=by_mean)
     expected, has_data = dense(values, valid, factor, by_mean)
     assert (known == has_data).all()
     difference = np.abs(found.astype(np.float64) - expected)[known]
@@ -241,7 +241,7 @@ def test_an_overview_has_the_levels_and_is_found_again(
         done.clear()
         assert sorted(pyramid.overviews) == [2, 3]
         values, valid = whole(shown, "map", 2)
-        expected, known = reduced((own.ids_HW[..., None], own.ids_HW != 255), 4, by_mean=False)
+        expected, known = reduce_squares((own.ids_HW[..., None], own.ids_HW != 255), 4, by_mean=False)
         assert (valid == known).all()
         assert (values[valid] == expected[known]).all()
         overviews.close()
