@@ -102,7 +102,7 @@ def _batch(devices: Any, side: int) -> Any:
     shape = (devices.replicas, side, side)
     image = tf.cast(tf.random.stateless_uniform((*shape, BANDS), (1, 2), 0, 256, tf.int32), tf.uint8)
     label = tf.cast(tf.random.stateless_uniform(shape, (3, 4), 0, CLASSES, tf.int32), tf.uint8)
-    return devices.distributed((image, tf.ones(shape, tf.bool), label))
+    return devices.distribute((image, tf.ones(shape, tf.bool), label))
 
 
 def _medians(steps: dict[str, Any], content: Any, repeats: int) -> dict[str, float]:

@@ -138,7 +138,7 @@ def _bare(trainer: Any, options: argparse.Namespace) -> Any:
         32,
         batch=options.batch,
     )
-    step, batch = make_step(parts), trainer.devices.distributed(trainer.feed.loader.batch)
+    step, batch = make_step(parts), trainer.devices.distribute(trainer.feed.loader.batch)
     float(step(batch)[0])
 
     def timed() -> float:

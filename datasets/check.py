@@ -150,7 +150,7 @@ class CheckReport:
         for alike in self.equal[: None if everything else 1]:
             more = "" if everything or len(self.equal) == 1 else f"; {len(self.equal) - 1} more such sets"
             yield f"same pixels within one split: {_list(alike, everything)}{more}"
-        yield from self.left_out(everything)
+        yield from self.left_out_lines(everything)
         if self.unlabelled:
             names = _list(self.unlabelled, everything)
             yield f"without a labelled pixel: {counted(len(self.unlabelled), 'scene')}: {names}"
@@ -159,7 +159,7 @@ class CheckReport:
         if len(self.remarks) > shown:
             yield f"warning: {len(self.remarks) - shown} more of them; --all shows them"
 
-    def left_out(self, everything: bool = False) -> Iterator[str]:
+    def left_out_lines(self, everything: bool = False) -> Iterator[str]:
         """Yield a line for each reason why files are left out."""
         for reason in dict.fromkeys(reason for _, reason in self.dataset.unused):
             paths = (str(path) for path, why in self.dataset.unused if why == reason)
@@ -353,7 +353,7 @@ def _look_at_label(dataset: Dataset, audit: _Audit, contents: Contents, *, maske
         stack.enter_context(in_turn(label.info.size))
         raster = stack.enter_context(contents.files.image(scene.image, dataset.bands)) if masked else None
         for window in pieces(label.info.size):
-            raw, void = label.stored(window)
+            raw, void = label.stored_values(window)
             ids = classes.decode_known(raw, str(scene.label), void)
             if (ids == UNKNOWN).any():
                 unknown.update(classes.unknown(raw, str(scene.label), void))

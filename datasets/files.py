@@ -140,7 +140,7 @@ class Candidates:
         self._no_orphans(labels, images, "label", f"an image like {self.image_form}")
         return {name: (images[name][0], labels[name][0]) for name in sorted(images)}
 
-    def unused(self, names: Iterable[str], reason: str) -> tuple[tuple[Path, str], ...]:
+    def unused_files(self, names: Iterable[str], reason: str) -> tuple[tuple[Path, str], ...]:
         """Return files of scenes left out (the images, if any), each with the reason."""
         paths = (path for name in sorted(names) for path in self.images.get(name, self.labels.get(name, [])))
         return tuple((self.root / path, reason) for path in paths)

@@ -145,10 +145,10 @@ def _pairs(
         )
     candidates = candidates_of(root, config.images[0], config.labels, paths, config.masks)
     images, labels = candidates.images.keys(), candidates.labels.keys()
-    only, unused = images | labels, candidates.unused((), "")
+    only, unused = images | labels, candidates.unused_files((), "")
     if config.unlabelled == "skip":
-        only, unused = images & labels, candidates.unused(images - labels, UNLABELLED)
-        unused += candidates.unused(labels - images, IMAGELESS)
+        only, unused = images & labels, candidates.unused_files(images - labels, UNLABELLED)
+        unused += candidates.unused_files(labels - images, IMAGELESS)
     pairs = candidates.pairs(only)
     if not named:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}

@@ -141,7 +141,7 @@ def _with_masks(dataset: Dataset, section: FolderConfig) -> Dataset:
 
     def label(scene: Scene) -> Path:
         assert scene.label is not None, "the loader pairs them"
-        return files.joined(scene.name, scene.masks or ((0, scene.label),))
+        return files.join(scene.name, scene.masks or ((0, scene.label),))
 
     results = make_files([*first.values()], label, description="masks into labels", unit="label")
     files.tidy()

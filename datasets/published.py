@@ -152,8 +152,8 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
         # Named, so that near infrared is data even where a file tags its fourth band as alpha.
         bands=(1, 2, 3, 4) if config.images == "RGBIR" else (1, 2, 3),
         labels=config.labels,
-        unused=candidates.unused(nowhere, "named in no split")
-        + candidates.unused(left, "named in leave_out"),
+        unused=candidates.unused_files(nowhere, "named in no split")
+        + candidates.unused_files(left, "named in leave_out"),
         notes=notes,
         usual_metres=METRES_PER_PIXEL,
     )
@@ -264,6 +264,6 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
         Scene(name, root / image, root / label, name, splits[name]) for name, (image, label) in pairs.items()
     )
     classes = ignoring(NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2, config.ignore)
-    unused = candidates.unused(left, "named in leave_out")
+    unused = candidates.unused_files(left, "named in leave_out")
     name, deal = f"naic2020-round{config.round}", Deal(split.rule, parts)
     return Dataset(name, root, scenes, classes, unused=unused, deal=deal)

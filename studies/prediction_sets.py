@@ -68,7 +68,7 @@ def _blocks(run, split: str, root: str | None) -> Blocks:  # noqa: ANN001
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):
-            event.job.finished()
+            event.job.close()
         elif isinstance(event, MappedWindow):
             label_HW, found = event.job.truth(event.window), event.prediction
             rows, cols = np.nonzero((label_HW != IGNORE) & (found.ids != IGNORE))

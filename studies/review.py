@@ -179,7 +179,7 @@ def held_out(run: Path, data: Path, every: int) -> list[Held]:
                 for array, value in zip(arrays[job.scene.name], values, strict=True):
                     array[here] = value
             elif isinstance(event, Finished):
-                job.finished()
+                job.close()
                 of = arrays.pop(job.scene.name)
                 found.append(Held(judge, job.scene, job.info, *of, of[-1], of[-1] != of[-1], []))
             else:

@@ -123,7 +123,7 @@ def _timed(
     rng = np.random.default_rng(0)
     shape = (batch, recipe.tiles.size, recipe.tiles.size)
     image, label = rng.integers(0, 256, (*shape, _BANDS), np.uint8), rng.integers(0, 3, shape, np.uint8)
-    content = devices.distributed((image, np.ones(shape, np.bool_), label))
+    content = devices.distribute((image, np.ones(shape, np.bool_), label))
     float(step(content).loss)
 
     def seconds() -> float:

@@ -97,7 +97,7 @@ def _child(width: int, processes: int, index: int, addresses: str, steps: int) -
         training.devices = devices
         image, valid, label = batches(1, _SIDE)
         own = devices.own_rows(image.shape[1])
-        batch = devices.distributed(tuple(part[0, own] for part in (image, valid, label)))
+        batch = devices.distribute(tuple(part[0, own] for part in (image, valid, label)))
         for _ in range(3):
             float(training.step(batch)[0])
         clock, processor = time.perf_counter(), time.process_time()

@@ -78,7 +78,7 @@ def start_page(
     }
     wrong = [("left out", choice.left) for choice in choices if choice.left]
     wrong += [(kind, line) for kind, of in report.faults().items() for line in of[:_MOST_LINES]]
-    remarks = *report.remarks[:_MOST_LINES], *dataset.notes, *report.left_out()
+    remarks = *report.remarks[:_MOST_LINES], *dataset.notes, *report.left_out_lines()
     seen = [("remark", plain(text)) for text in remarks]
     nothing = Paragraph("Nothing: every file was read, every value is known.")
     doubts = [_doubt(recipe, choice) for choice in choices if choice.other]

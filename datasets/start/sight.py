@@ -97,7 +97,7 @@ class DataPlace:
             SegmenterError: it cannot be read.
         """
         with LabelRaster(self.file(path), drivers=drivers_of(path)) as label:
-            raw, blank = label.stored(Window.middle(label.info.size, _WINDOW))
+            raw, blank = label.stored_values(Window.middle(label.info.size, _WINDOW))
         values = pack_colours(raw).astype(np.int64)
         return values if blank is None else np.where(blank, -1, values)
 
@@ -184,7 +184,7 @@ def _look_at(file: Path) -> Sight:
         if info.count > 4 or bands == 2 or kind not in "uibf" or (bands > 2 and info.dtype != "uint8"):
             return Sight(info)  # colours have 8 bits
         with LabelRaster(file, drivers=drivers) as label:
-            raw, _ = label.stored(window)
+            raw, _ = label.stored_values(window)
     except SegmenterError as error:
         return Sight(None, error=str(error))
     values = pack_colours(raw)

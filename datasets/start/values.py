@@ -142,7 +142,7 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
         with suppress(RasterError):  # a damaged file, which is left out
             with LabelRaster(root / path) as codes, LabelRaster(root / path, expand_palette=True) as shown:
                 raw, colours = (
-                    pack_colours(each.stored(shape=shape)[0]).reshape(-1) for each in (codes, shown)
+                    pack_colours(each.stored_values(shape=shape)[0]).reshape(-1) for each in (codes, shown)
                 )
             for code, at in zip(*(each.tolist() for each in np.unique(raw, return_index=True)), strict=True):
                 seen.setdefault(code, set()).add(int(colours[at]))
@@ -183,7 +183,7 @@ def tally_of(label: LabelRaster) -> Tally:
     """
     counts, void = Counter[int](), 0
     for window in pieces(label.info.size):
-        raw, blank = label.stored(window)
+        raw, blank = label.stored_values(window)
         values = pack_colours(raw) if blank is None else pack_colours(raw)[~blank]
         if values.dtype.kind == "f" and (values != np.rint(values)).any():
             raise LabelError(label.info.path, expected="whole numbers as codes", got="fractions")
@@ -244,7 +244,7 @@ def whereabouts(
         with suppress(SegmenterError):  # a finding of the check
             with files.label(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
                 shape = raster.info.size.at_most(_THUMB)
-                held = np.isin(pack_colours(raster.stored(shape=shape)[0]), (value, value * GREY))
+                held = np.isin(pack_colours(raster.stored_values(shape=shape)[0]), (value, value * GREY))
             if not held.any():
                 return np.zeros(5, np.int64)
             void, dark, bands = np.zeros_like(held), np.ones_like(held), 0

@@ -196,7 +196,7 @@ class RandomBatches:
         """Return the batch size at which a random batch holds all classes with probability `share`."""
         if not 0 < share <= 1:
             raise DatasetError("share", expected="a probability above 0 and up to 1", got=share)
-        return self._forecast.needed(share)
+        return self._forecast.batch_for(share)
 
     def __repr__(self) -> str:
         sizes = [size for size in _SIZES if size <= self.tiles] or [self.tiles]

@@ -61,7 +61,7 @@ def predict_arrays(
         raise failures[0]
     tiling = tiling_for(call, jobs)
     precision = precision_of(run, request.precision)
-    predict = load_predictor(call.run, call.wanted(jobs), request.tta, precision)
+    predict = load_predictor(call.run, call.extra_outputs(jobs), request.tta, precision)
     for job in jobs:
         job.set_column(tiling.column)
     places = {id(job): (OwnPixels(job, call.style), out[number]) for number, job in enumerate(jobs)}

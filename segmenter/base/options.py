@@ -171,14 +171,14 @@ class Option:
         if self.again:
             return self._texts([value] if isinstance(value, str) else value)
         if isinstance(value, str):
-            return self._parsed(value)
+            return self._parse(value)
         if tuple[str, ...] in self.kinds:
             return self._texts(value)
         if float in self.kinds or int in self.kinds:
             return self._number(value)
         return self._expect(value, False, "a text")
 
-    def _parsed(self, text: str) -> Any:
+    def _parse(self, text: str) -> Any:
         if self.choices:
             return text  # `check_values` looks at it
         try:

@@ -109,7 +109,7 @@ class ProbabilityConfig(Section):
         """
         return min(self.brightness_contrast, self.hue_saturation, self.noise) < 1
 
-    def unused(self, asked: Any) -> tuple[str, str] | None:
+    def unused_setting(self, asked: Any) -> tuple[str, str] | None:
         """Return a probability whose transform is off, and the settings that turn it on; else None."""
         for name, settings in _APPLIED.items():
             if getattr(self, name) < 1 and not any(getattr(asked, one) for one in settings):

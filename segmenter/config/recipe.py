@@ -185,7 +185,7 @@ class AugmentationConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> AugmentationConfig:
-        if unused := self.probability.unused(self):
+        if unused := self.probability.unused_setting(self):
             raise PydanticCustomError(
                 f"augmentation.probability.{unused[0]}",
                 "expected {settings} with it, got none: it would change nothing",
@@ -445,11 +445,11 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _rates_fit(self) -> TrainingConfig:
-        for key, message in (*self._unused(), *self._missing()):
+        for key, message in (*self._unused_settings(), *self._missing()):
             raise PydanticCustomError(f"training.{key}", message)
         return self
 
-    def _unused(self) -> Iterator[tuple[str, str]]:
+    def _unused_settings(self) -> Iterator[tuple[str, str]]:
         """Yield settings without effect: they are more likely a mistake than intended."""
         defaults = type(self).model_fields
         users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))

@@ -135,7 +135,7 @@ class Devices:
         """Return the largest number of tiles of a step on a replica; errors as in `deal_tiles`."""
         return max(self.replica_tiles(global_batch))
 
-    def distributed(self, batch: Any, axis: int = 0) -> Any:
+    def distribute(self, batch: Any, axis: int = 0) -> Any:
         """Put each block of this worker's part of a global batch, a tuple of arrays, on its replica's device.
 
         Blocks are contiguous. A single worker passes the whole batch; of several workers, each passes its

@@ -147,7 +147,7 @@ def _forecast(outlook: Forecast, batches: Sequence[int]) -> ForecastFacts:
         classes=list(outlook.classes),
         curve=outlooks[: len(sizes)],
         batches=outlooks[len(sizes) :],
-        needed={label: outlook.needed(share) for label, share in _SHARES.items()},
+        needed={label: outlook.batch_for(share) for label, share in _SHARES.items()},
     )
 
 

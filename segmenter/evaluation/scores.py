@@ -113,14 +113,14 @@ class ConfusionMatrix:
                 f"and {predicted.shape} of {predicted.dtype}"
             )
         if self.blocks is None or window is None:
-            self.counts += self._counted(truth, predicted)
+            self.counts += self._count(truth, predicted)
             return
         for place, piece in self.blocks.pieces(window):
-            counts = self._counted(truth[piece], predicted[piece])
+            counts = self._count(truth[piece], predicted[piece])
             self.counts += counts
             self.blocks.counts[place] += counts
 
-    def _counted(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _count(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the (K, K + 1) counts of two arrays."""
         rows, columns = truth.reshape(-1), predicted.reshape(-1)
         pairs = np.zeros(1 << 16, np.int64)
@@ -129,9 +129,9 @@ class ConfusionMatrix:
             # All 256 values on both axes: an id that is no class shows up instead of being folded away.
             key = rows[part].astype(np.uint16) << 8 | columns[part]
             pairs += np.bincount(key, minlength=1 << 16)
-        return self._checked(pairs.reshape(256, 256))
+        return self._check_ids(pairs.reshape(256, 256))
 
-    def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _check_ids(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return (K, K + 1) counts from (256, 256), refusing ids that are neither a class nor `IGNORE`."""
         valid_ids = [*range(len(self.classes)), IGNORE]
         if pairs[np.ix_(valid_ids, valid_ids)].sum() != pairs.sum():

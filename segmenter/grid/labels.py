@@ -145,7 +145,7 @@ class ClassMap:
         table[_OTHER_IGNORED] = IGNORE
         return table
 
-    def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
+    def _pack(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
         """Return one unsigned integer per pixel of (H, W) or (H, W, 1) codes, or (H, W, 3+) colours."""
         bands = 1 if raw.ndim == 2 else raw.shape[2]
         if self.encoding == "colours":
@@ -209,7 +209,7 @@ class ClassMap:
     ) -> NDArray[np.uint8]:
         """Return class ids with `UNKNOWN` for undefined values instead of an error: for audits."""
         # No key lies beyond the table; told so, NumPy looks up eight times as fast as by indexing.
-        ids: NDArray[np.uint8] = np.take(self._table, self._packed(raw, where), mode="wrap")
+        ids: NDArray[np.uint8] = np.take(self._table, self._pack(raw, where), mode="wrap")
         if void is not None:
             ids[void] = IGNORE
         return ids
@@ -218,7 +218,7 @@ class ClassMap:
         self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
     ) -> dict[str, int]:
         """Return the pixel counts of values (`300` or `#ff00aa`) that the class map does not define."""
-        keys = self._packed(raw, where)
+        keys = self._pack(raw, where)
         stray = self._table[keys] == UNKNOWN
         if void is not None:
             stray &= ~void

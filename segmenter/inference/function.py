@@ -167,7 +167,7 @@ class PredictFunction:
             pixels = _Pixels(image_BHWC, valid_BHW, whole)
             with reading():
                 if not self._several:
-                    return members[0].model(pixels.normalised(members[0]), training=False)
+                    return members[0].model(pixels.normalise(members[0]), training=False)
                 return _average(members, pixels, tta)
 
         def compiled(image_BHWC: Any, valid_BHW: Any, whole: Any, box_4: Any) -> Any:
@@ -193,11 +193,11 @@ class PredictFunction:
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
         """Predict one part of each window; pixels around it are computed, but get no classes."""
         edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
-        with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
+        with memory_errors(_doing(valid_BHW), _REMEDY), self._place():
             outputs = self._plain(image_BHWC, valid_BHW, _all_valid(valid_BHW), edges)
             return Prediction(**{name: np.asarray(tensor) for name, tensor in outputs.items()})
 
-    def _placed(self) -> Any:
+    def _place(self) -> Any:
         return nullcontext() if self._device is None else tf.device(self._device)
 
     def run_on(self, device: str | None) -> None:
@@ -214,7 +214,7 @@ class PredictFunction:
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
         """Return (B, H, W, K) probabilities × the weights of each window's rows and columns."""
-        with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
+        with memory_errors(_doing(valid_BHW), _REMEDY), self._place():
             found = self._weighted(image_BHWC, valid_BHW, _all_valid(valid_BHW), rows_BH, cols_BW)
             result: NDArray[np.float32] = np.asarray(found)  # not .numpy(), which copies
         return result
@@ -353,7 +353,7 @@ class _Pixels:
     valid: Any
     whole: Any
 
-    def normalised(self, member: Member, *, after: Any = None) -> Any:
+    def normalise(self, member: Member, *, after: Any = None) -> Any:
         """Return images normalised for a member, computed after `after`."""
         with _control_after(after):
             image = self.image if after is None else tf.identity(self.image)
@@ -369,7 +369,7 @@ def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
     total: Any = None
     softmax = fuse(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
-        pixels_BHWC = pixels.normalised(member, after=total)
+        pixels_BHWC = pixels.normalise(member, after=total)
         for scale in tta.scales:
             with _control_after(total):
                 copy_BHWC = rescale(tf.identity(pixels_BHWC), scale)

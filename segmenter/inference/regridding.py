@@ -97,7 +97,7 @@ class Regridder:
                 valid_HW = self._valid(rows)
                 for part in _across(rows, threads * max(1, -(-self._values(rows) // _VALUES_AT_ONCE))):
                     valid = valid_HW[part.relative_to(rows).slices()]
-                    waiting.append((part, pool.submit(self._predicted, part, valid)))
+                    waiting.append((part, pool.submit(self._predict, part, valid)))
                 while len(waiting) > threads:
                     part, prediction = waiting.popleft()
                     yield part, prediction.result()
@@ -137,7 +137,7 @@ class Regridder:
             low, high = (middle + 1, high) if self._over_row(middle)[1] <= bottom else (low, middle)
         return low
 
-    def _predicted(self, window: Window, valid_HW: NDArray[np.bool_]) -> Prediction:
+    def _predict(self, window: Window, valid_HW: NDArray[np.bool_]) -> Prediction:
         if not valid_HW.any():
             return Prediction.blank(window.size, self._wanted, self._classes)
         grid, own = self._grid, window.relative_to(self._grid.extent)

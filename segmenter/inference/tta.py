@@ -35,14 +35,14 @@ class Symmetry:
         """Apply the symmetry to NumPy arrays with `np.transpose`, to tensors with `tf.transpose`."""
         if self.transpose:
             array_BHWC = transpose(array_BHWC, [0, 2, 1, 3])
-        return self._reversed(array_BHWC)
+        return self._reverse(array_BHWC)
 
     def undo(self, array_BHWC: Any, transpose: Transpose) -> Any:
         """Apply the inverse of `apply`."""
-        array_BHWC = self._reversed(array_BHWC)
+        array_BHWC = self._reverse(array_BHWC)
         return transpose(array_BHWC, [0, 2, 1, 3]) if self.transpose else array_BHWC
 
-    def _reversed(self, array_BHWC: Any) -> Any:
+    def _reverse(self, array_BHWC: Any) -> Any:
         if self.reverse_rows:
             array_BHWC = array_BHWC[:, ::-1]
         return array_BHWC[:, :, ::-1] if self.reverse_cols else array_BHWC

@@ -95,7 +95,7 @@ class ThisProcess:
         from segmenter.inference.loading import load_predictor, overlooked_gpus
 
         model = call.model
-        predict = load_predictor(call.run, call.wanted(jobs), call.request.tta, call.precision)
+        predict = load_predictor(call.run, call.extra_outputs(jobs), call.request.tta, call.precision)
         if call.run.checksum() != model:
             raise replaced_weights(call.run.path)
         if line := overlooked_gpus():
@@ -147,7 +147,7 @@ def needs_of(call: Call, jobs: Sequence[MapJob], gpus: int = 0) -> tuple[list[Si
         network,
         len(run.classes),
         run.band_count * item_bytes,
-        call.wanted(jobs),
+        call.extra_outputs(jobs),
         run.recipe.prediction.window or USUAL,
         weights=run.further_bytes if isinstance(run, Ensemble) else 0,
         own=_own_needs(call, jobs),
@@ -177,7 +177,7 @@ def settled_tiling(call: Call, jobs: Sequence[MapJob]) -> Tiling:
     what: dict[str, Any] = {name: getattr(call.request, name) for name in _CHOSEN}
     what |= {
         "run": call.model,
-        "wanted": str(call.wanted(jobs)),
+        "wanted": str(call.extra_outputs(jobs)),
         "sizes": sorted(f"{job.seen} {job.info.dtype}" for job in jobs),
         **({"grid": str(call.style.wanted)} if any(job.grid is not None for job in jobs) else {}),
     }
@@ -361,7 +361,7 @@ class Call:
         truth = None if self.images is None else self.images.truth
         return by_georeference if truth is None else truth.scale_of
 
-    def wanted(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
+    def extra_outputs(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
         """Return the model outputs needed: on a grid, those from which raster pixels are interpolated."""
         return ON_THE_GRID if any(job.grid is not None for job in jobs) else self.style.wanted
 

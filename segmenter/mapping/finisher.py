@@ -42,7 +42,7 @@ class Finisher:
 
     reads_maps = False
 
-    def checked(self, call: Call, name: str) -> dict[str, Path]:
+    def finished_files(self, call: Call, name: str) -> dict[str, Path]:
         """Return by option the files `STEM.OPTION.EXT` of its companion that belong to a finished map."""
         return {}
 

@@ -75,7 +75,7 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
     style.check(info, part)
     beside = [
         *style.companion_files(name),
-        *(p for one in call.finishers for p in one.checked(call, name).values()),
+        *(p for one in call.finishers for p in one.finished_files(call, name).values()),
     ]
     job = MapJob(request, info, part, name, style.path(name, info), label, tuple(beside))
     if truth is not None:

@@ -288,7 +288,7 @@ def _folder_state(call: Call, tiling: Tiling) -> FolderState:
         around = None if job.mosaic is None else neighbour_facts(job, tiling)
         where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
         grid = None if job.grid is None else f"{job.grid} as one"
-        files = {option: True for each in call.finishers for option in each.checked(call, job.name)}
+        files = {option: True for each in call.finishers for option in each.finished_files(call, job.name)}
         return {**where, **call.style.options(job), **files, **how, "gsd": grid}
 
     return FolderState(call, options)
@@ -307,7 +307,7 @@ def _sort(
     few = len(jobs) < _MANY_FILES and _pixels(jobs) < _MANY_PIXELS
     for job in Bar(jobs, desc="finished maps", unit="file", shown=not few):
         try:
-            reason = folder_state.unfinished(job)
+            reason = folder_state.why_unfinished(job)
         except SegmenterError as error:
             failures.append(error)
             continue

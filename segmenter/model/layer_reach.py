@@ -33,7 +33,7 @@ class Reach(Protocol):
     def size(self, given: Extent) -> Extent:
         """Return the extent of the output for an input of extent `given`."""
 
-    def needed(self, given: Extent, output: Interval) -> Interval:
+    def input_interval(self, given: Extent, output: Interval) -> Interval:
         """Return the first and last input pixel that the output interval (first, last) depends on."""
 
 
@@ -58,7 +58,7 @@ class Sliding:
         left = given.offset + sum(self.padding) - self.span - 1
         return Extent(given.scale * self.stride, left // self.stride + 1)
 
-    def needed(self, given: Extent, output: Interval) -> Interval:
+    def input_interval(self, given: Extent, output: Interval) -> Interval:
         """Return the inputs i · stride − before … + span of output pixel i."""
         before = self._before(given)
         return output[0] * self.stride - before, output[1] * self.stride - before + self.span
@@ -81,7 +81,7 @@ class Transposed:
         """Return n · stride."""
         return Extent(given.scale / self.stride, given.offset * self.stride)
 
-    def needed(self, given: Extent, output: Interval) -> Interval:
+    def input_interval(self, given: Extent, output: Interval) -> Interval:
         """Return the inputs that contribute to the outputs; first > last if there are none."""
         first, last = output
         before = max(self.span + 1 - self.stride, 0) // 2
@@ -99,7 +99,7 @@ class Enlarging:
         """Return n · factor."""
         return Extent(given.scale / self.factor, given.offset * self.factor)
 
-    def needed(self, given: Extent, output: Interval) -> Interval:
+    def input_interval(self, given: Extent, output: Interval) -> Interval:
         """Return the inputs around the source position (i + ½) / factor − ½ of bilinear interpolation."""
         first, last = output
         if not self.bilinear:

@@ -66,7 +66,7 @@ class Layers:
             return BilinearUpSampling(factor, dtype=self.policy, name=name)(x)
         return keras.layers.UpSampling2D(factor, interpolation="nearest", dtype=self.policy, name=name)(x)
 
-    def shared(self, x: Any, users: int, name: str) -> list[Any]:
+    def share(self, x: Any, users: int, name: str) -> list[Any]:
         """Return a copy of a tensor for each user: none has over two, so gradients have one order of sums."""
         copies, rest = [], users
         while rest > 2:

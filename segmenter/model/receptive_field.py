@@ -125,7 +125,7 @@ def _add(
 ) -> None:
     """Extend the needed interval of each input by that of an interval of the output."""
     for tensor in inputs:
-        first, last = layer.needed(_extent(planes[tensor], axis), output)
+        first, last = layer.input_interval(_extent(planes[tensor], axis), output)
         if first <= last:  # a transposed convolution may have gaps
             before = needed.get(tensor, (first, last))
             needed[tensor] = min(before[0], first), max(before[1], last)

@@ -37,7 +37,7 @@ class KeptPixels:
         packed = zlib.compress(np.ascontiguousarray(data_CHW).data, 1)
         return cls(packed, data_CHW.shape, data_CHW.dtype.name, flags, palette)
 
-    def opened(self) -> KeptDataset:
+    def open(self) -> KeptDataset:
         """Return what takes the place of the open file."""
         return KeptDataset(self)
 

@@ -96,7 +96,7 @@ class LabelRaster(Closing):
         """Decide whether the nodata value means no label; if a class has it too, the class map decides."""
         assert self._void.nodata is not None
         raw = np.array(self._void.nodata, self._dataset.dtypes[0]).reshape(1, 1, -1)
-        name = classes.class_of(self._coloured(raw))
+        name = classes.class_of(self._map_colours(raw))
         if name is None or classes.nodata == "ignore":
             return
         if classes.nodata == "ask":
@@ -113,7 +113,7 @@ class LabelRaster(Closing):
         """Close the file; `with` does this too."""
         self._dataset.close()
 
-    def packed(self) -> KeptPixels | None:
+    def pack(self) -> KeptPixels | None:
         """Return all pixels packed, to open them again without the file; None if a mask or alpha tells more.
 
         Also if they cannot be read: who reads the label then learns why.
@@ -139,10 +139,10 @@ class LabelRaster(Closing):
             RasterError: the window cannot be read.
         """
         assert self._classes is not None, "opened with a class map"
-        raw, void = self.stored(window, shape=shape)
+        raw, void = self.stored_values(window, shape=shape)
         return self._classes.decode(raw, str(self.info.path), void)
 
-    def stored(
+    def stored_values(
         self, window: Window | None = None, *, shape: Size | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return stored values as `read_label` does, and an (H, W) mask without label; None: all labelled."""
@@ -159,9 +159,9 @@ class LabelRaster(Closing):
 
         with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
             data_CHW, void = patiently(path, read)
-        return self._coloured(np.moveaxis(data_CHW, 0, 2)), void
+        return self._map_colours(np.moveaxis(data_CHW, 0, 2)), void
 
-    def _coloured(self, data_HWC: NDArray[Any]) -> NDArray[Any]:
+    def _map_colours(self, data_HWC: NDArray[Any]) -> NDArray[Any]:
         """Return (H, W) codes, or (H, W, 3) colours, of (H, W, 1 or 3) stored values.
 
         Three equal bands are codes where the class map has codes.
@@ -233,7 +233,7 @@ def read_label(
         RasterError: the window cannot be read.
     """
     with LabelRaster(path, expand_palette=expand_palette) as label:
-        return label.stored(window, shape=shape)[0]
+        return label.stored_values(window, shape=shape)[0]
 
 
 class LabelIds:

@@ -105,7 +105,7 @@ class Masks(contextlib.ExitStack):
 def _read(raster: LabelRaster | Raster, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return (H, W, C) values of a window, and where they are no data."""
     if isinstance(raster, LabelRaster):
-        stored, void_HW = raster.stored(window)
+        stored, void_HW = raster.stored_values(window)
         values_HWC = pack_colours(stored)[..., None]
         return values_HWC, np.zeros(values_HWC.shape, np.bool_) if void_HW is None else void_HW[..., None]
     values_HWC, valid_HW = raster.read(window)
@@ -132,7 +132,7 @@ class MaskLabels(MadeLabels):
         self._theirs, self._drivers = classes, tuple(drivers)
         self.classes = rasterised_classes(classes)
 
-    def joined(self, name: str, files: MaskFiles) -> Path:
+    def join(self, name: str, files: MaskFiles) -> Path:
         """Return the label of a scene, made if necessary; `name`: of the scene, or a path.
 
         Raises:

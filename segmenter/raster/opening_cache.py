@@ -93,14 +93,14 @@ class KnownRasters:
         stamp = certain_stamp(path)
         kept = self._kept.get(path)
         if kept is not None and kept[0] == stamp:
-            return LabelRaster.checked(kept[2].opened(), kept[1], classes, expand_palette)
+            return LabelRaster.checked(kept[2].open(), kept[1], classes, expand_palette)
         if (facts := self._find((path, "label"), stamp)) and (
             dataset := _open_known(path, facts)
         ) is not None:
             return LabelRaster.checked(dataset, replace(facts.info, path=path), classes, expand_palette)
         label = LabelRaster(path, classes, expand_palette=expand_palette, drivers=drivers)
         if self._keeps_labels and (kept_now := self._keep_pixels(path, stamp, label)) is not None:
-            return LabelRaster.checked(kept_now.opened(), label.info, classes, expand_palette)
+            return LabelRaster.checked(kept_now.open(), label.info, classes, expand_palette)
         if not drivers:
             self._keep((path, "label"), stamp, _Found(_bare(label.info), (), ()))
         return label
@@ -109,7 +109,7 @@ class KnownRasters:
         """Keep the pixels of an open label and close it; None if it is large, masked or may change unseen."""
         if label.info.size.pixels > _KEPT_PIXELS or self._bytes > _KEPT_BYTES or stamp is None:
             return None
-        kept = label.packed()
+        kept = label.pack()
         if kept is None or certain_stamp(path) != stamp:
             return None
         label.close()

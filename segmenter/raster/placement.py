@@ -135,7 +135,7 @@ class _Placing:
         source = self._under(window)
         if source is None:
             return values
-        raw, void = self.label.stored(source)
+        raw, void = self.label.stored_values(source)
         ids = self._classes.decode_known(raw, str(self.label.info.path), void)
         fine = Affine.translation(window.col, window.row) @ Affine.scale(1 / self._points)
         assert self._image.transform is not None

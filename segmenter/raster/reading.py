@@ -214,7 +214,7 @@ class Raster(Closing):
     def _read_now(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):
             stored = self._dataset.read(self.bands, window=gdal_window(window))
-            data = self._scaled(stored)
+            data = self._scale(stored)
             valid = self._validity.of(stored, data, window)
         image = _interleave(data)
         if len(self.mean_C):
@@ -236,7 +236,7 @@ class Raster(Closing):
         with self._naming(window):
             out = (len(self.bands), shape.height, shape.width)
             stored = self._dataset.read(self.bands, window=gdal_window(window), out_shape=out)
-            image = self._scaled(stored)
+            image = self._scale(stored)
             return image, self._validity.of(stored, image, window, count=False)
 
     @contextlib.contextmanager
@@ -245,7 +245,7 @@ class Raster(Closing):
         with naming(self.info.path, what, advice), raising_damage():
             yield
 
-    def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
+    def _scale(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
         """Return stored values as (H, W, C) with scale and offset applied."""
         data = np.moveaxis(data_CHW, 0, 2)
         if not self.info.scaling:

@@ -124,10 +124,10 @@ class ResampledRaster:
             if self._raster.empty(under):
                 continue
             into = piece.relative_to(window).slices()
-            image[into], valid[into] = self._resampled(piece, under)
+            image[into], valid[into] = self._resample(piece, under)
         return image, valid
 
-    def _resampled(self, piece: Window, under: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _resample(self, piece: Window, under: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         image, valid = self._raster.read(under)
         grid, own = self._grid, under.relative_to(self._grid.extent)
         rows = taps(piece.row, piece.row_stop, grid.extent.height, grid.rows).shifted(-own.row, own.height)

@@ -158,7 +158,7 @@ class RasterWriter:
         if not Window.of(self.size).contains(window) or array.shape[:2] != (window.height, window.width):
             raise ValueError(f"{self.path}: {array.shape} pixels do not fit {window} of {self.size}")
         pixels = array.reshape(window.height, window.width, self._spec.bands)
-        for index in self._touched(window):
+        for index in self._touched_blocks(window):
             piece = self._piece(index)
             part = window.intersection(piece)
             into, source = part.relative_to(piece), part.relative_to(window)
@@ -214,7 +214,7 @@ class RasterWriter:
             with contextlib.suppress(OSError):
                 self._temp.with_name(self._temp.name + ending).unlink(missing_ok=True)
 
-    def _touched(self, window: Window) -> Iterator[tuple[int, int]]:
+    def _touched_blocks(self, window: Window) -> Iterator[tuple[int, int]]:
         rows, cols = (
             range(edges.start // step, -(-edges.stop // step))
             for edges, step in zip(window.slices(), (self._step.height, self._step.width), strict=True)

@@ -134,9 +134,9 @@ class Forecast:
             for batch, (probability, error), classes in zip(batches, chances, expected, strict=True)
         ]
 
-    def needed(self, share: float) -> int:
+    def batch_for(self, share: float) -> int:
         """Return the smallest batch that holds all classes with a probability of at least `share` (0 … 1)."""
-        return self._law.needed(share)
+        return self._law.batch_for(share)
 
 
 def forecast(holds_NK: NDArray[np.bool_], *, seed: int = 0) -> Forecast:
@@ -167,7 +167,7 @@ class _Law(Protocol):
     def chances(self, sizes: Sequence[int]) -> list[tuple[float, float]]:
         """Return the probability and its standard error for each size of 1 … tiles."""
 
-    def needed(self, share: float) -> int:
+    def batch_for(self, share: float) -> int:
         """Return the smallest batch size with at least probability `share`."""
 
 
@@ -186,7 +186,7 @@ class _Exact:
     def chances(self, sizes: Sequence[int]) -> list[tuple[float, float]]:
         return [(p, 0.0) for p in self._probabilities(_chance_to_avoid(self.avoid_M, self.tiles, sizes))]
 
-    def needed(self, share: float) -> int:
+    def batch_for(self, share: float) -> int:
         low, high = 1, self.tiles  # all tiles hold all classes that occur
         while low < high:
             middle = (low + high) // 2
@@ -273,7 +273,7 @@ class _Simulated:
         errors = np.sqrt(careful * (1 - careful) / orders)
         return [(float(k / orders), float(error)) for k, error in zip(reached, errors, strict=True)]
 
-    def needed(self, share: float) -> int:
+    def batch_for(self, share: float) -> int:
         enough = int(np.ceil(share * len(self.times_R) - _ROUNDING))
         return int(np.sort(self.times_R)[max(enough, 1) - 1])
 

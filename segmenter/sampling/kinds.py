@@ -40,7 +40,7 @@ class Demand:
         """Return (K,) tiles of each class that all `rows` rows together need."""
         return np.asarray(np.maximum(rows, np.minimum(self.wish_K * rows // ONE, self.most_K)))
 
-    def shared_out(self, rows: int) -> NDArray[np.int32]:
+    def share_out(self, rows: int) -> NDArray[np.int32]:
         """Return (rows, K) tiles that each row needs; sums over the classes are as even as possible."""
         whole_K, over_K = np.divmod(self.amount_K(rows), rows)
         need_SK = np.tile(whole_K.astype(np.int32), (rows, 1))

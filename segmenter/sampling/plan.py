@@ -362,7 +362,7 @@ def _plan_table(table: PartTable, batch: int, rules: Rules, blocks: int, wishes:
     wanted_SB = None
     if wishes is not None:
         kinds = Kinds(codes_T, tiles_T, len(held_K), tiles_T)
-        wanted_SB = wishes.wanted(shared.promised, kinds, kind_N[rows_SB], rng)
+        wanted_SB = wishes.wanted_classes(shared.promised, kinds, kind_N[rows_SB], rng)
     shape = needed.steps // blocks, blocks * batch
     again = shared.kinds.tiles - len(kind_N)  # as rarity asks
     return Plan(

@@ -233,7 +233,7 @@ class Wishes:
                 return uses_T
             rows = filled
 
-    def wanted(
+    def wanted_classes(
         self, promised: Sequence[int], table: Kinds, kind_SB: NDArray[np.integer], rng: np.random.Generator
     ) -> Ints | None:
         """Return (S, B) the class that each use of a tile must show, −1 for none; None without odds.

@@ -73,7 +73,7 @@ def lay_out(
     several_N = np.zeros(len(kind_N), bool) if uses_N is None else uses_N > 1
     grid_SB, fixed_SB = _grid(needed, tile_P, order_U[free_U], several_N, batch, rng)
     codes_SB = kinds.codes_T.astype(_unsigned_type(kinds.classes))[new_T][kind_N[grid_SB]]
-    need_SK = None if demand is None else demand.shared_out(needed.steps)
+    need_SK = None if demand is None else demand.share_out(needed.steps)
     if need_SK is not None:
         fixed_SB[:] = False  # twins are parted at the end
     turn = rng.permutation(needed.steps)

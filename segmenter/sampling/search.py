@@ -218,7 +218,7 @@ class _Greedy:
         self._kinds, self._batch, self._steps, self._sizes, self._rng = kinds, batch, steps, sizes, rng
         self._crowded = batch < kinds.classes
         # What rows still need of each class; without a demand the bits of `_lack_S` say it all.
-        self._need_SK = demand.shared_out(steps) if demand else None
+        self._need_SK = demand.share_out(steps) if demand else None
         self._holds_TK = ((kinds.codes_T[:, None] >> np.arange(kinds.classes)) & 1).astype(np.int32)
         amount_K = demand.amount_K(steps) if demand else np.full(kinds.classes, steps)
         self._lack_S = np.full(steps, kinds.everything, np.int64)

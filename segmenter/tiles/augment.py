@@ -143,13 +143,13 @@ class Augmenter:
         for number, stage in enumerate(wanted):
             if stage.compose is not None and (stage.spatial or not outline):
                 seed_of_stage = (seed + number) % 2**32
-                image_HWC, planes = self._applied(stage, seed_of_stage, image_HWC, planes, outline=outline)
+                image_HWC, planes = self._apply(stage, seed_of_stage, image_HWC, planes, outline=outline)
         label_HW, uncovered_HW = planes[0], planes[1] - np.uint8(1) > 1
         if uncovered_HW.any():
             label_HW = np.where(uncovered_HW, np.uint8(IGNORE), label_HW)
         return np.ascontiguousarray(image_HWC), planes[1] == 2, label_HW
 
-    def _applied(
+    def _apply(
         self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
         """Apply a stage to image and planes; if a listed transform fails, raise an error that names it."""

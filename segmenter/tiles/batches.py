@@ -237,7 +237,7 @@ class BatchLoader:
             # At its place on the grid a tile holds all that the index says; so each tile ends this for good.
             i = int(promises.places_for(int(lacking_P.argmax()), block.held_BK, block.row_B)[0])
             if replaced >= len(block.row_B):
-                raise self._changed(int(block.row_B[i]))
+                raise self._changed_error(int(block.row_B[i]))
             key = replace(where, slot=block.first + i)
             drawn = self._draw(int(block.row_B[i]), key, as_it_lies=True)
             block.put(i, drawn, self._held_classes(drawn))
@@ -290,10 +290,10 @@ class BatchLoader:
         counts.replaced += 1
         drawn = self._draw(tile, key, as_it_lies=True)
         if not self._held_classes(drawn)[class_id]:
-            raise self._changed(tile)
+            raise self._changed_error(tile)
         return drawn
 
-    def _changed(self, tile: int) -> DatasetError:
+    def _changed_error(self, tile: int) -> DatasetError:
         name = self._index.scenes[int(self._index.scene_N[tile])].name
         return DatasetError(name, "has changed since it was indexed", remedy="start a new run")
 

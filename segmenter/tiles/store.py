@@ -143,7 +143,7 @@ class SceneStore:
             image, valid = self._packed_image(scene, window)
             nodata = self._packed[scene, "image"].content.nodata
         else:
-            with self._opened(scene, "image") as raster:
+            with self._handle(scene, "image") as raster:
                 image, valid = raster.read(window)
                 nodata = raster.void_values
         if self._mean_C:
@@ -164,7 +164,7 @@ class SceneStore:
         elif part is not None and self._is_full(scene):
             valid[part] = True
         elif part is not None:
-            with self._opened(scene, "image") as raster:
+            with self._handle(scene, "image") as raster:
                 valid = raster.read(window)[1]
         label = self.read_label(scene, window)
         label[~valid] = IGNORE
@@ -173,7 +173,7 @@ class SceneStore:
     def _is_full(self, scene: int) -> bool:
         """Return True if all pixels of an image have data, judged by its header."""
         if scene not in self._full:
-            with self._opened(scene, "image") as raster:
+            with self._handle(scene, "image") as raster:
                 self._full[scene] = not raster.may_have_nodata
         return self._full[scene]
 
@@ -187,7 +187,7 @@ class SceneStore:
         if (scene, "label") in self._packed:
             self._from_pack(scene, "label", inside, part)
         else:
-            with self._opened(scene, "label") as raster:
+            with self._handle(scene, "label") as raster:
                 part[...] = raster.ids(inside)
         return label
 
@@ -250,7 +250,7 @@ class SceneStore:
     # --------------------------------------------------------------------------------- files
 
     @contextlib.contextmanager
-    def _opened(self, scene: int, kind: Kind) -> Iterator[Any]:
+    def _handle(self, scene: int, kind: Kind) -> Iterator[Any]:
         """Yield this thread's handle: threads must not share GDAL handles.
 
         Small files are closed at once: GDAL would allocate new memory for each one's blocks, which costs half

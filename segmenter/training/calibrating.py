@@ -160,7 +160,7 @@ def sampled_pixels(
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):
-            event.job.finished()
+            event.job.close()
             losses.finish(numbers[event.job.scene.name])
         elif isinstance(event, MappedWindow):
             label_HW, found = event.job.truth(event.window), event.prediction

@@ -39,7 +39,7 @@ class TrainLog:
         """Remove records after a step, as `RunLog.rewind` does."""
         self._log.rewind(step, validated=validated)
 
-    def trained(self, step: int, values: dict[str, Any]) -> None:
+    def log_steps(self, step: int, values: dict[str, Any]) -> None:
         """Log the steps since the last line; numbers also become TensorBoard scalars, lists do not."""
         self._log.append({"step": step, **values})
         with self._flushed_scalars(step):
@@ -47,7 +47,7 @@ class TrainLog:
                 if not isinstance(value, list):
                     tf.summary.scalar(f"training/{name}", value)
 
-    def validated(
+    def log_validation(
         self,
         step: int,
         epoch: int,
@@ -69,7 +69,7 @@ class TrainLog:
             for name, value in data["iou"].items():
                 tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
 
-    def pictured(self, step: int, layers: Mapping[str, NDArray[np.uint8]]) -> None:
+    def log_pictures(self, step: int, layers: Mapping[str, NDArray[np.uint8]]) -> None:
         """Show pictures of one window side by side in TensorBoard: image, label, map, errors, confidence."""
         gap = np.full((next(iter(layers.values())).shape[0], _GAP, 3), 255, np.uint8)
         strip = np.concatenate([part for layer in layers.values() for part in (layer, gap)][:-1], axis=1)

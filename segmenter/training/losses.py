@@ -312,7 +312,7 @@ class ReplicaLoss:
             targets = self._kept_targets(self._targets(labels_BHW, dtype), logits_BHWK)
             pixel = tf.zeros_like(targets.weight_BHW)
             for weight, term in pixels:
-                pixel += weight * term(config, targets.ids_BHW, self._adjusted(next(logits)))
+                pixel += weight * term(config, targets.ids_BHW, self._adjust(next(logits)))
             total += self._over_pixels(pixel, targets, valid_weight)
         for weight, term in images:
             image_B = term(config, labels_BHW, next(logits))
@@ -341,10 +341,10 @@ class ReplicaLoss:
         if not share:
             return targets
         valid = targets.valid_BHW
-        hard = hardest(targets.ids_BHW, valid, self._adjusted(logits_BHWK), share, threshold)
+        hard = hardest(targets.ids_BHW, valid, self._adjust(logits_BHWK), share, threshold)
         return replace(targets, valid_BHW=hard, weight_BHW=targets.weight_BHW * hard)
 
-    def _adjusted(self, logits_BHWK: Any) -> Any:
+    def _adjust(self, logits_BHWK: Any) -> Any:
         if self.log_priors is None:
             return logits_BHWK
         return logits_BHWK + tf.constant(self.log_priors, logits_BHWK.dtype)

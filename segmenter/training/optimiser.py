@@ -342,7 +342,7 @@ class Optimiser:
         self.loss_scale.follow(finite)
         return finite
 
-    def clipped(self, gradient: Any) -> Any:
+    def clip(self, gradient: Any) -> Any:
         """Clip the gradient (n,) to the recipe's limits."""
         config = self._config
         if config.clip_norm:
@@ -362,7 +362,7 @@ class Optimiser:
 
     def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
         segments = self._now(trained)
-        parts = tf.split(self.clipped(gradient), [segment.vector.shape[0] for segment in segments])
+        parts = tf.split(self.clip(gradient), [segment.vector.shape[0] for segment in segments])
         for segment, part in zip(segments, parts, strict=True):
             self._update_segment(segment, part)
         self.count()

@@ -66,7 +66,7 @@ class TimeLeft:
     _said_validation: bool = False
     _told: float = field(default_factory=lambda: time.perf_counter())
 
-    def stepped(self, done: int) -> None:
+    def record(self, done: int) -> None:
         """Record that `done` steps of the training are done."""
         now = time.perf_counter() - self._validated_s
         self._first = self._first or (done, now)
@@ -202,7 +202,7 @@ class Meter:
             self._take(step, loss, held_2K)
         self._show(losses, held)
         if self.time_left is not None:
-            self.time_left.stepped(self._last)
+            self.time_left.record(self._last)
             if self.bar.disable and self.time_left.due():
                 self.time_left.tell(self.line())
 

@@ -65,4 +65,4 @@ def made_stack(devices: Devices, steps: int, images: int, side: int) -> Any:
     shape = (steps, images, side, side)
     image = tf.cast(tf.random.stateless_uniform((*shape, BANDS), (1, 2), 0, 256, tf.int32), tf.uint8)
     label = tf.cast(tf.random.stateless_uniform(shape, (3, 4), 0, CLASSES, tf.int32), tf.uint8)
-    return devices.distributed((image, tf.ones(shape, tf.bool), label), axis=1)
+    return devices.distribute((image, tf.ones(shape, tf.bool), label), axis=1)

@@ -244,11 +244,11 @@ class Trainer:
         rows = self._plan(epoch)
         stacks = epoch_dataset(self.feed, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
-        dealt = (self.devices.distributed(stack, axis=1) for stack in stacks)
+        dealt = (self.devices.distribute(stack, axis=1) for stack in stacks)
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
         doing = "" if self._called else compiling(self.devices)
         with closing(feeder):
-            for stack in self._fed(feeder):
+            for stack in self._feed(feeder):
                 count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
                 said = told_while(doing) if doing else nullcontext()
@@ -305,7 +305,7 @@ class Trainer:
             strict=recipe.sampling.coverage == "strict",
             overflows=TOLERATED_OVERFLOWS if recipe.training.loss_scaled else 0,
             bar=bar,
-            log=None if self._log is None else self._log.trained,
+            log=None if self._log is None else self._log.log_steps,
             rate_at=self.learner.rate_at,
             drawn=lambda: self.feed.drawn,
             drawn_before=self._drawn,
@@ -315,7 +315,7 @@ class Trainer:
         )
         return self._now
 
-    def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
+    def _feed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
         """Yield the stacks of batches; raise a file's error itself, not TensorFlow's wrapper of it."""
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
@@ -344,13 +344,13 @@ class Trainer:
         scores = replace(confusion.scores(protocol), interval=interval)
         if self._log is not None:
             place = (self.position.done, self.position.epoch)
-            self._log.validated(*place, scores, confusion, by_scale)
+            self._log.log_validation(*place, scores, confusion, by_scale)
         tables = [scores.table(), *([gsd_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         if self._workers.chief:
             layers = follow(self.run, self.position, self.dataset, scores.miou, examples)
             if layers and self._log is not None:
-                self._log.pictured(self.position.done, layers)
+                self._log.log_pictures(self.position.done, layers)
         self._time_left.miou = scores.miou
         self._keep_if_best(scores, confusion, examples)
 

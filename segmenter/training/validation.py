@@ -72,7 +72,7 @@ class _Seen:
     classes: int
     confused: tuple[int, int] | None
 
-    def copied(self) -> _Seen:
+    def copy(self) -> _Seen:
         """Return a copy that keeps no larger arrays in memory."""
         sure = None if self.confidence is None else self.confidence.copy()
         return replace(self, label=self.label.copy(), map=self.map.copy(), confidence=sure)
@@ -107,7 +107,7 @@ class Examples:
             ("the most mistakes", (wrong, seen.right)),
         ):
             if why not in self._best or value > self._best[why][0]:
-                self._best[why] = value, seen.copied()
+                self._best[why] = value, seen.copy()
         if not seen.classes:
             return
         self.windows += 1
@@ -138,9 +138,9 @@ class Examples:
         Raises:
             RasterError: a scene cannot be read again.
         """
-        worst = [one for one in self._worst.found() if one.right < one.labelled]
+        worst = [one for one in self._worst.windows() if one.right < one.labelled]
         taken = {(one.scene.name, one.window) for one in worst}
-        best = [one for one in self._right.found() if (one.scene.name, one.window) not in taken][:SHOWN]
+        best = [one for one in self._right.windows() if (one.scene.name, one.window) not in taken][:SHOWN]
         return [
             *(_shown_window("worst", one, dataset) for one in worst),
             *(_shown_window("best", one, dataset) for one in best),
@@ -193,10 +193,10 @@ class _Ranking:
         self._offered += 1
         if len(self._kept) == self._most and value <= self._kept[0][0]:
             return
-        insort(self._kept, (value, -self._offered, seen.copied()), key=lambda kept: kept[:2])
+        insort(self._kept, (value, -self._offered, seen.copy()), key=lambda kept: kept[:2])
         del self._kept[: -self._most]
 
-    def found(self) -> list[_Seen]:
+    def windows(self) -> list[_Seen]:
         """Return the windows, highest value first."""
         return [one for *_, one in reversed(self._kept)]
 
@@ -339,7 +339,7 @@ class SceneJob:
         self.label = self.label or LabelIds(self.scene.label, self.dataset.classes, self.info)
         return self.label.read(window)
 
-    def finished(self) -> None:
+    def close(self) -> None:
         """Close the label."""
         if self.label is not None:
             self.label.close()
@@ -453,7 +453,7 @@ def validate(
             raise event.error
         if isinstance(event, Finished):
             job = event.job
-            job.finished()
+            job.close()
             if job.confusion is not None:
                 total.merge(job.confusion)
                 if scales is not None:

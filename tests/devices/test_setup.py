@@ -394,7 +394,7 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
     devices = Devices(strategy_of(3), tuple(THREE), shares=(3, 0, 1))
     assert devices.replica_tiles(8) == (6, 0, 2)
     assert devices.local_batch(8) == 6
-    blocks = devices.distributed((np.arange(16).reshape(2, 8),), axis=1)[0]
+    blocks = devices.distribute((np.arange(16).reshape(2, 8),), axis=1)[0]
     found = devices.strategy.experimental_local_results(blocks)
     assert [block.numpy().tolist() for block in found] == [
         [[0, 1, 2, 3, 4, 5], [8, 9, 10, 11, 12, 13]],

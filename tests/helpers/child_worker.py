@@ -118,7 +118,7 @@ def facts(devices: Any) -> dict[str, Any]:
     for call in range(4):
         if call == 1 and index == devices.workers.count - 1:
             heard.append(15)
-        stop.call(lambda stack, count: stack, devices.distributed((np.zeros(1),)), 1)
+        stop.call(lambda stack, count: stack, devices.distribute((np.zeros(1),)), 1)
         after.append(bool(stop))
     return {
         "texts": devices.workers.exchange(f"from {index}"),

@@ -64,7 +64,7 @@ class PairLaboratory:
 
     def wide_sums(self) -> list[str]:
         """Sums of more than two tensors in the step, which TensorFlow takes in any order."""
-        batch = self._one.devices.distributed(tuple(part[0] for part in self._stack))
+        batch = self._one.devices.distribute(tuple(part[0] for part in self._stack))
         graph = self._one.step.get_concrete_function(batch).graph.as_graph_def()
         nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
         data = {n.name: [i for i in n.input if not i.startswith("^")] for n in nodes if n.op == "AddN"}

@@ -99,7 +99,7 @@ class Training:
     def nodes(self, stack: Any) -> list[Any]:
         """Operations of the compiled step, with those of the functions in it."""
         graph = self.step.get_concrete_function(
-            self.devices.distributed(tuple(part[0] for part in with_slots(stack)))
+            self.devices.distribute(tuple(part[0] for part in with_slots(stack)))
         ).graph.as_graph_def()
         return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
 
@@ -111,14 +111,14 @@ class Training:
         """The losses of steps, one call each."""
         steps, stack = len(stack[0]), with_slots(stack)
         return [
-            float(self.step(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
+            float(self.step(self.devices.distribute(tuple(p[i] for p in stack)))[0]) for i in range(steps)
         ]
 
     def at_once(self, stack: Any, count: int) -> Any:
         """The losses and the classes held of the first steps of a stack, in one call."""
         import tensorflow as tf
 
-        return self._many(self.devices.distributed(with_slots(stack), axis=1), tf.constant(count))
+        return self._many(self.devices.distribute(with_slots(stack), axis=1), tf.constant(count))
 
     def weights(self, averaged: bool = False) -> list[NDArray[Any]]:
         model = self.averaged.model if averaged and self.averaged is not None else self.model

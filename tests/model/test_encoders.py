@@ -176,7 +176,7 @@ def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(te
             with tensorflow.GradientTape() as tape:
                 x = tensorflow.abs(image)
                 tape.watch(x)
-                parts = layers.shared(x, 4, "x") if shared else [x] * 4
+                parts = layers.share(x, 4, "x") if shared else [x] * 4
                 y = sum(tensorflow.reduce_sum(tensorflow.sin(p * (i + 2.0))) for i, p in enumerate(parts))
             return tape.gradient(y, x) * 3.0
 

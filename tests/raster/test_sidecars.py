@@ -310,7 +310,7 @@ def test_the_page_that_is_read_is_the_full_image(tmp_path: Path, pixels: NDArray
         np.testing.assert_array_equal(image[..., 0], band)
         assert valid.all()
         with LabelRaster(path) as label:
-            np.testing.assert_array_equal(label.stored()[0], band)
+            np.testing.assert_array_equal(label.stored_values()[0], band)
     for path in (_pages(tmp_path / "b.tif", band, band), _pages(tmp_path / "c.tif", small, band, band)):
         for opening in (open_raster, LabelRaster):
             with pytest.raises(RasterError, match=r"one page.*GTIFF_DIR:"):

@@ -189,13 +189,13 @@ def test_a_label_whose_pixels_are_kept_reads_as_its_file(
         ):
             assert kept.info == label.info
             for own, expected in zip(
-                kept.stored(window, shape=shape), label.stored(window, shape=shape), strict=True
+                kept.stored_values(window, shape=shape), label.stored_values(window, shape=shape), strict=True
             ):
                 np.testing.assert_array_equal(own, expected, strict=True)
     assert opened == [path]
     path.write_bytes(make_geotiff("m.tif", np.full((*SIZE, 1), 7, np.uint8)).read_bytes())
     with files.label(path) as anew:
-        assert (anew.stored()[0] == 7).all()
+        assert (anew.stored_values()[0] == 7).all()
 
 
 def test_a_label_with_a_mask_is_not_kept(
@@ -207,7 +207,7 @@ def test_a_label_with_a_mask_is_not_kept(
     files = KnownRasters(labels=True)
     for _ in range(2):
         with files.label(path) as again, LabelRaster(path) as anew:
-            for own, expected in zip(again.stored(), anew.stored(), strict=True):
+            for own, expected in zip(again.stored_values(), anew.stored_values(), strict=True):
                 np.testing.assert_array_equal(own, expected, strict=True)
 
 

@@ -294,14 +294,14 @@ def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_pa
     from segmenter.training.log import TrainLog
 
     log = TrainLog(tmp_path)
-    log.trained(1, {"loss": 0.5})
+    log.log_steps(1, {"loss": 0.5})
     with small_files(4):  # as full as a disk can be
         with pytest.raises(OutputError, match=r"log\.jsonl"):
-            log.trained(2, {"loss": 0.5})
+            log.log_steps(2, {"loss": 0.5})
         (tmp_path / "log.jsonl").unlink()
         (tmp_path / "log.jsonl").symlink_to("/dev/null")  # which takes anything
         with pytest.raises(OutputError, match="too large"):
-            log.trained(2, {"loss": 0.5})
+            log.log_steps(2, {"loss": 0.5})
 
 
 def test_a_run_below_a_folder_that_one_may_not_enter_is_one_line(tmp_path: Path) -> None:

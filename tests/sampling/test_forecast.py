@@ -47,12 +47,12 @@ def test_a_forecast_that_can_be_counted_by_hand() -> None:
 def test_needed_is_reached_where_the_share_is_met_exactly_in_large_tables_too() -> None:
     """One tile of ten: nine tiles have it with a probability of 9/10, which floats miss by a hair."""
     there = forecast(one_tile_each(10, 1))
-    assert [there.needed(share) for share in (0.1, 0.3, 0.9, 0.91, 0.999)] == [1, 3, 9, 10, 10]
-    assert forecast(one_tile_each(1000, 1)).needed(0.999) == 999
+    assert [there.batch_for(share) for share in (0.1, 0.3, 0.9, 0.91, 0.999)] == [1, 3, 9, 10, 10]
+    assert forecast(one_tile_each(1000, 1)).batch_for(0.999) == 999
 
     found = forecast(one_tile_each(20_011, 19))
     for share in SHARES[:3]:
-        size = found.needed(float(share))
+        size = found.batch_for(float(share))
         assert all_of_them(20_011, 19, size - 1) < share <= all_of_them(20_011, 19, size)
 
 
@@ -69,7 +69,7 @@ def test_forecast_equals_counting_all_batches(tiles: int, classes: int, rate: fl
         assert abs(one.probability - exact[-1]) < 1e-12
         assert one.expected_classes == pytest.approx(sum(map(len, unions)) / len(unions), abs=1e-12)
     for share in SHARES:
-        assert found.needed(float(share)) == next(i for i, p in enumerate(exact, 1) if p >= share)
+        assert found.batch_for(float(share)) == next(i for i, p in enumerate(exact, 1) if p >= share)
 
 
 @pytest.mark.parametrize(("tiles", "classes"), [(1000, 20), (100_000, 17)])
@@ -96,7 +96,7 @@ def test_many_classes_are_simulated_within_the_error_they_state(copies: int) -> 
         assert abs(one.probability - other.probability) < 4 * other.error
         assert other.expected_classes == pytest.approx(copies * one.expected_classes, rel=1e-12)
     for share in (0.9, 0.99):
-        reached = exact.outlook([found.needed(share)])[0].probability
+        reached = exact.outlook([found.batch_for(share)])[0].probability
         assert reached == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4096))
 
 
@@ -104,8 +104,8 @@ def test_a_simulation_goes_on_to_the_last_tile_and_follows_from_its_seed() -> No
     found = forecast(one_tile_each(3003, 21), seed=1)
     for size, one in zip((500, 2500, 2900), found.outlook([500, 2500, 2900]), strict=True):
         assert abs(one.probability - all_of_them(3003, 21, size)) < 4 * one.error
-    assert found.needed(1) <= 3003
-    assert found.needed(0.9) == pytest.approx(3003 * 0.9 ** (1 / 21), rel=0.003)
+    assert found.batch_for(1) <= 3003
+    assert found.batch_for(0.9) == pytest.approx(3003 * 0.9 ** (1 / 21), rel=0.003)
 
     table = np.random.default_rng(0).random((401, 23)) < 0.1
     first, again, other = (forecast(table, seed=seed).outlook([32])[0] for seed in (1, 1, 2))
@@ -116,10 +116,10 @@ def test_classes_that_no_tile_holds_are_not_expected_and_no_tiles_are_refused() 
     table = np.zeros((7, 4), bool)
     table[:, 2] = True
     found = forecast(table)
-    assert (found.classes, found.needed(0.999)) == ((2,), 1)
+    assert (found.classes, found.batch_for(0.999)) == ((2,), 1)
     assert found.outlook([1])[0].probability == 1
     nothing = forecast(np.zeros((5, 3), bool))
-    assert (nothing.classes, nothing.needed(0.9)) == ((), 1)
+    assert (nothing.classes, nothing.batch_for(0.9)) == ((), 1)
     assert nothing.outlook([3])[0].expected_classes == 0
 
     with refused(DatasetError, expected="least"):

@@ -377,7 +377,7 @@ def test_a_nodata_tag_where_images_have_data_is_a_class(
     folder(tmp_path, rng, "abc", values)
     for path in (tmp_path / "gt").iterdir():
         with LabelRaster(path) as raster:
-            made.save(path.with_suffix(".tif"), raster.stored()[0], nodata=tag)
+            made.save(path.with_suffix(".tif"), raster.stored_values()[0], nodata=tag)
         path.unlink()
     choices, _, dataset = made.planned(tmp_path)
     by_key = {choice.key: choice for choice in choices}

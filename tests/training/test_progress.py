@@ -215,7 +215,7 @@ def test_the_time_that_is_left_is_said_once_before_and_once_after_a_validation(
             now = min(call, per_epoch - first)
             clock[0] += 7.0 * now
             spent += 7.0 * now
-            left.stepped((epoch - 1) * per_epoch + first + now)
+            left.record((epoch - 1) * per_epoch + first + now)
             truth += [whole - spent] * (len(said) - len(truth))
         if every and (epoch == epochs or epoch % every == 0):
             with left.validating(epoch * per_epoch):
@@ -421,7 +421,7 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
     )
 
     written: list[int] = []
-    monkeypatch.setattr(trainer._log, "trained", lambda step, values: written.append(step))
+    monkeypatch.setattr(trainer._log, "log_steps", lambda step, values: written.append(step))
     with tqdm(total=STEPS, disable=True) as bar:
         trainer._epoch(bar, Stop(trainer.devices, []))
     assert len(made) == CALLS

@@ -231,7 +231,7 @@ def test_one_worker_computes_what_one_device_does(
             other.enter(i // 3)
             step = make_served_step(other.parts, state)
         batch = tuple(part[i] for part in stack)
-        expected = one.step(one.devices.distributed(batch))
+        expected = one.step(one.devices.distribute(batch))
         result, late = step(*batch)
         assert late == 0
         for got, wanted in zip(result, expected, strict=True):

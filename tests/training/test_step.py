@@ -114,7 +114,7 @@ HANDED_ON = {"Cast", "TopKV2"}
 def test_no_map_of_int32_is_computed_with(config: LossConfig) -> None:
     """TensorFlow 2.21 adds, multiplies and compares int32 in host memory, also on a GPU."""
     training = Training(NORM, segmentation_loss(config, WEIGHTS, BATCH, SHARES), dtype="float32")
-    batch = training.devices.distributed(tuple(part[0] for part in batches(1)))
+    batch = training.devices.distribute(tuple(part[0] for part in batches(1)))
     graph = training.step.get_concrete_function(batch).graph
     found = {op.type for op in graph.get_operations() if any(map(_is_map, (*op.inputs, *op.outputs)))}
     assert found <= HANDED_ON

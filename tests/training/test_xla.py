@@ -51,7 +51,7 @@ def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
         monkeypatch.setattr(module, "_is_gpu_device", lambda device: True)
     settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0, clip_norm=1.0)
     training = Training(NORM, LossConfig(dice=1.0), 2, "mixed_float16", AVERAGE, settings, (5, 3), xla=True)
-    stack = training.devices.distributed(batches(2), axis=1)
+    stack = training.devices.distribute(batches(2), axis=1)
     graph = training._many.get_concrete_function(stack, tensorflow.constant(2)).graph.as_graph_def()
     sums = {
         f.signature.name: sum(node.op == "CollectiveReduceV2" for node in f.node_def)
@@ -117,13 +117,13 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
         dropping.weights(),
         [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")],
     )
-    parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
+    parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distribute(stack, axis=1))
     assert parts.xla is not None
     assert "XLA failed" not in line
     assert all(np.array_equal(a, b) for a, b in zip(before, dropping.weights(), strict=True))
     assert rates == [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")] == [0.3]
     with xla_trial._without_chance(dropping.parts):
-        first = dropping.devices.distributed(tuple(part[0] for part in stack))
+        first = dropping.devices.distribute(tuple(part[0] for part in stack))
         plain, compiled = (
             xla_trial._time_gradient(dropping.parts, first, compiled=c)[0] for c in (False, True)
         )
@@ -135,7 +135,7 @@ def test_where_xla_fails_the_training_goes_on_without_it(stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
     training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)
     before = training.weights()
-    parts, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
+    parts, line = tried_xla(training.parts, training.devices.distribute(stack, axis=1))
     assert parts.xla is False
     assert "XLA failed" in line
     assert len(line.splitlines()) == 1
@@ -151,7 +151,7 @@ def test_in_16_bits_the_first_loss_scale_does_not_decide(stack: Any) -> None:
     training = Training(NORM, PER_IMAGE, 1, "mixed_float16", training=settings, xla=None)
     training.optimiser.dynamic_scale.assign(2.0**126)
     before = training.weights()
-    _, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
+    _, line = tried_xla(training.parts, training.devices.distribute(stack, axis=1))
     assert "nan" not in line
     assert "not compiled, in float32" not in line  # what rounding explains is no other gradient
     assert float(training.optimiser.dynamic_scale.numpy()) == 2.0**126
@@ -186,7 +186,7 @@ def test_a_wrong_gradient_is_not_taken_in_half_precision(
         return own(parts, batch, compiled=False)[0], 2.0 - compiled
 
     monkeypatch.setattr(xla_trial, "_time_gradient", timed)
-    parts, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
+    parts, line = tried_xla(training.parts, training.devices.distribute(stack, axis=1))
     assert parts.xla is (wrong == "nothing"), line
 
 
@@ -197,7 +197,7 @@ def test_asked_for_the_same_bits_it_does_not_look_at_the_clock(
         xla_trial, "_time_gradient", lambda *_, compiled: (np.array([3.0, 4.0]), 1.0 + compiled)
     )
     monkeypatch.setattr(xla_trial, "_rounding_change", lambda *_: 1e-6)
-    taken = dropping.devices.distributed(stack, axis=1)
+    taken = dropping.devices.distribute(stack, axis=1)
     assert [tried_xla(dropping.parts, taken, timed=timed)[0].xla for timed in (True, False)] == [False, True]
 
 
@@ -244,7 +244,7 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
 
     monkeypatch.setattr(xla_trial, "_time_gradient", timed)
     monkeypatch.setattr(xla_trial, "_rounding_change", lambda *_: 1e-6)
-    parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
+    parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distribute(stack, axis=1))
     assert parts.xla is chosen
     assert line.startswith("xla: auto: compiled" if chosen else "xla: auto: not compiled")
     kept = xla_trial.xla_facts(recipe_with(xla="auto").training, parts)
@@ -336,7 +336,7 @@ def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> 
     made = segmentation_loss(loss, WEIGHTS, BATCH, SHARES)
     model = UNetConfig(depth=1, width=3, dropout=0.3)
     training = Training(model, made, 2, "mixed_bfloat16", AVERAGE, BFLOAT16)
-    stack = training.devices.distributed(batches(2), axis=1)
+    stack = training.devices.distribute(batches(2), axis=1)
     graph = training._many.get_concrete_function(stack, tensorflow.constant(2)).graph.as_graph_def()
     names = {n.op for n in [*graph.node, *(n for f in graph.library.function for n in f.node_def)]}
     assert {"Conv2D", "StatelessRandomUniformV2", "While"} <= names

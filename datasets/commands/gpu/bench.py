@@ -143,7 +143,7 @@ class Bench:
             aside.rename(folder)
         return folder
 
-    def planned(self) -> dict[str, Any]:
+    def plan_recipe(self) -> dict[str, Any]:
         """Return the recipe that `segmenter start` writes here for the large scenes.
 
         Tiny: with the smallest net in its place; on a processor with small tiles: no speed counts there.
@@ -168,7 +168,7 @@ class Bench:
         Args:
             most: images of a step on each device, at the most.
         """
-        made = self.planned()
+        made = self.plan_recipe()
         for section, change in changes.items():
             made[section] = change if section == "model" else {**made.get(section, {}), **change}
         made["training"]["global_batch"] = self.replicas * min(self.images, most)
@@ -183,12 +183,12 @@ class Bench:
     @property
     def images(self) -> int:
         """Images of a step on a device, of the planned recipe."""
-        batch: int = self.planned()["training"]["global_batch"]
+        batch: int = self.plan_recipe()["training"]["global_batch"]
         return min(-(-batch // (self.cards if self.place == "cards" else 1)), self.sizes.images[1])
 
     def settings(self) -> Recipe:
         """Return the planned recipe, validated."""
-        return recipe_from({"name": "start", **self.planned()}, "segmenter start")
+        return recipe_from({"name": "start", **self.plan_recipe()}, "segmenter start")
 
 
 def tool(name: str, *words: str) -> str:

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
             size = "tiny" if given.tiny else "processor" if logical else "card"
             session.ask(Bench("logical" if logical else "cards", cards, size, Path(folder)))
-        code = session.told()
+        code = session.print_verdict()
         if given.json:
             print(
                 json.dumps({**session.content(), "exit": code}, ensure_ascii=False), file=answer, flush=True
@@ -168,7 +168,7 @@ class _Session:
         write_whole(self.given.output / PAGE, html.encode())
         return ""
 
-    def told(self) -> int:
+    def print_verdict(self) -> int:
         """Print the verdict; return the exit code of the questions that were wanted."""
         names = {each.name for each in questions.questions_for(self.given.only, self.cards)}
         pairs = [(question, answer) for question, answer in self.pairs() if question.name in names]

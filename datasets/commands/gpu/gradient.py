@@ -56,5 +56,5 @@ def _gradient(bench: Bench, devices: Any) -> NDArray[np.float64]:
     image = rng.integers(0, 256, (images, side, side, 3), np.uint8)
     label = rng.integers(0, CLASSES, (images, side // 8, side // 8), np.uint8).repeat(8, 1).repeat(8, 2)
     label[0, 1:] = label[1] = IGNORE
-    batch = devices.distributed(tuple(map(tf.constant, (image, rng.random(label.shape) > 0.1, label))))
+    batch = devices.distribute(tuple(map(tf.constant, (image, rng.random(label.shape) > 0.1, label))))
     return np.asarray(summed_gradient(parts, compiled=False)(batch), np.float64)

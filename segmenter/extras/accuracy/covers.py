@@ -229,7 +229,7 @@ class Strata:
         self._names, self.count = tuple(names), len(names)
 
     @contextlib.contextmanager
-    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
+    def open_map(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
         """Open what belongs to map `number`, for `read`."""
         yield
 
@@ -251,7 +251,7 @@ class MapStrata(Strata):
         self.count = _CODES
 
     @contextlib.contextmanager
-    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
+    def open_map(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
         file = file_for_map(self._given, path)
         try:
             self._one: WrittenMap | Raster = WrittenMap(file, with_confidence=False)
@@ -306,7 +306,7 @@ class GridStrata(Strata):
             )
 
     @contextlib.contextmanager
-    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
+    def open_map(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
         self._number = number
         yield
 

@@ -416,7 +416,7 @@ def _windows(
     for number, info in enumerate(frame.infos):
         bar.set_description(info.path.name)
         older = _older(request, info.path)
-        with SampledMap(info.path, older) as cover, frame.strata.opened(number, info.path, info):
+        with SampledMap(info.path, older) as cover, frame.strata.open_map(number, info.path, info):
             for window in windows(info):
                 mapped = cover.read(window)
                 stratum = np.where(mapped >= 0, frame.strata.read(window, mapped), -1)

@@ -194,7 +194,7 @@ class StripWork:
 
     def __call__(self, strips: tuple[JobStrip, ...]) -> list[StripResult]:
         """Return the results of the strips, in order."""
-        predictor = self._predictor = self._predictor or self._loaded()
+        predictor = self._predictor = self._predictor or self._load()
         jobs = [_StripJob(replace(strip.job, mosaic=self.mosaic), strip, self.tiling) for strip in strips]
         results = [_Result() for _ in jobs]
         of = {id(job): result for job, result in zip(jobs, results, strict=True)}
@@ -205,7 +205,7 @@ class StripWork:
             of[id(event.job)].take(event)
         return [result.finish(job) for job, result in zip(jobs, results, strict=True)]
 
-    def _loaded(self) -> Predictor:
+    def _load(self) -> Predictor:
         from segmenter.extras.dask.pool import take_share
         from segmenter.inference.loading import load_predictor
         from segmenter.mapping.session import quiet_libraries
@@ -361,7 +361,7 @@ class ClusterWindows:
 
     def compute(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Compute:
         """Return the function that replaces `classify_all` for these jobs."""
-        request, run, wanted = call.request, call.run, call.wanted(jobs)
+        request, run, wanted = call.request, call.run, call.extra_outputs(jobs)
         paths = tuple(path.absolute() for path in request.runs)
         mosaic = jobs[0].mosaic and jobs[0].mosaic.absolute()
         work = StripWork(paths, call.model, wanted, request.tta, call.precision, tiling, mosaic)

@@ -62,7 +62,7 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
         if read.scale is not None:
             finite = tf.reduce_all(tf.math.is_finite(gradient))
             gradient /= tf.cast(read.scale, gradient.dtype)
-        gradient = parts.optimiser.clipped(gradient)
+        gradient = parts.optimiser.clip(gradient)
         late = _update_servers(parts, state, read, gradient, statistics, finite)
         applied = tf.constant(True) if finite is None else finite
         scale = tf.ones(())
@@ -364,7 +364,7 @@ class ServedTrainer(Trainer):
         every = self.run.recipe.training.checkpoint_every
         self._ahead = True
         with closing(feeder):
-            for number, batch in enumerate(self._fed(feeder), begun.step):
+            for number, batch in enumerate(self._feed(feeder), begun.step):
                 flight.give(number, batch)
                 self._take(flight, meter, feeder, stop, until=lambda: not flight.full)
                 if stop:

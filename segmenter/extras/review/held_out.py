@@ -205,7 +205,7 @@ class LabelledJob:
         self._label = self._label or LabelIds(self.scene.label, self.judge.dataset.classes, self.info)
         return self._label.read(window)
 
-    def finished(self) -> None:
+    def close(self) -> None:
         """Close the label."""
         if self._label is not None:
             self._label.close()
@@ -311,7 +311,7 @@ def _map_jobs(
             raise event.error
         job = event.job
         if isinstance(event, Finished):
-            job.finished()
+            job.close()
             yield job
         elif isinstance(event, MappedWindow):
             assert job.info is not None, "a window comes from an open raster"

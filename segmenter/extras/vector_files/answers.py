@@ -78,7 +78,7 @@ class AnswerTable(Closing):
             check_tables(path, layer)
         except OSError as error:
             raise DatasetError(path, f"cannot be read: {error}", remedy="is it whole?") from None
-        with self._opened() as file:
+        with self._connect() as file:
             there = [name for _, name, *_ in file.execute(f"PRAGMA table_info({_quote(layer)})")]
         for name in self._columns:
             if name not in there:
@@ -87,7 +87,7 @@ class AnswerTable(Closing):
 
     def rows(self) -> list[AnswerRow]:
         """Return all rows in their order."""
-        with self._opened() as file:
+        with self._connect() as file:
             return self._rows(file)
 
     def row(self, fid: int) -> AnswerRow | None:
@@ -120,13 +120,13 @@ class AnswerTable(Closing):
         return f"{key} {sign} coalesce((SELECT {key} FROM {layer} WHERE rowid = ?), {none})"
 
     def _first(self, where: str, fid: int, how: str = "ASC") -> AnswerRow | None:
-        with self._opened() as file:
+        with self._connect() as file:
             found = self._rows(file, where, [fid], f"{how} LIMIT 1")
         return found[0] if found else None
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each answer; "" has those without."""
-        with self._opened() as file:
+        with self._connect() as file:
             asked = f"SELECT {self._text}, count(*) FROM {_quote(self._layer)} GROUP BY 1"
             return {str(answer): int(count) for answer, count in file.execute(asked)}
 
@@ -144,10 +144,10 @@ class AnswerTable(Closing):
             if not self._writes:
                 self._writers.take()
                 self._writes = True
-            with self._opened() as file:
-                return self._written(file, fid, stamp, answer)
+            with self._connect() as file:
+                return self._write(file, fid, stamp, answer)
 
-    def _written(self, file: sqlite3.Connection, fid: int, stamp: str, answer: str | None) -> AnswerRow:
+    def _write(self, file: sqlite3.Connection, fid: int, stamp: str, answer: str | None) -> AnswerRow:
         layer = _quote(self._layer)
         file.execute("BEGIN IMMEDIATE")
         before = self._rows(file, "rowid = ?", [fid])
@@ -174,7 +174,7 @@ class AnswerTable(Closing):
         ]
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection of SQLite, with the file to this thread alone; all is undone after an error.
 
         Raises:

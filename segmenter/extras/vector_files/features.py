@@ -275,10 +275,10 @@ class VectorFile:
         with self._lock:
             if self._remark is None:
                 with _reading(self.path):
-                    self._remark = self._looked_through()
+                    self._remark = self._look_through()
         return self._remark
 
-    def _looked_through(self) -> str:
+    def _look_through(self) -> str:
         bare, first = 0, -1
         for features in self._batches():
             shapes = features.shape_F

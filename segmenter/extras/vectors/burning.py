@@ -86,12 +86,12 @@ class Burner:
             DatasetError: a feature is no polygon or cannot be read.
         """
         for band in row_strips(self._info.size, BAND_PIXELS):
-            placed = self.placed(band)
+            placed = self.polygons_near(band)
             for strip in row_strips(Size(band.height, band.width), STRIP_PIXELS):
                 window = strip.shifted(band.row, 0)
                 yield window, self.ids(placed, window)
 
-    def placed(self, window: Window) -> Placed:
+    def polygons_near(self, window: Window) -> Placed:
         """Return the polygons that may touch a window."""
         box = box_around(self._info, window, self._vector.crs)
         features = self._vector.within(box)
@@ -137,7 +137,7 @@ class Burner:
         present = np.unique(near.kind_P).tolist()
         below = [kind for kind in present if kind not in rule.above]
         for kind in [*below, *(kind for kind in reversed(rule.above) if kind in present)]:
-            mask_HW = self._covered(near, kind, window)
+            mask_HW = self._cover(near, kind, window)
             if kind in below:
                 both_HW = mask_HW & taken_HW
                 if both_HW.any():
@@ -147,7 +147,7 @@ class Burner:
         self.any_covered = self.any_covered or bool(taken_HW.any())
         return ids_HW
 
-    def _covered(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
+    def _cover(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
         shapes = near.shape_P[near.kind_P == kind]
         covered_HW = cover_pixels(shapes, window)
         if self._rule.all_touched:
@@ -173,7 +173,7 @@ class Burner:
                 Placed(here.shape_P[i : i + 1], here.kind_P[i : i + 1], here.fid_P[i : i + 1])
                 for i in np.flatnonzero(mine)
             )
-            fids = (int(one.fid_P[0]) for one in alone if self._covered(one, each, pixel).any())
+            fids = (int(one.fid_P[0]) for one in alone if self._cover(one, each, pixel).any())
             named.append((self._rule.name_of(each), next(fids)))
         (one, one_fid), (two, two_fid) = named
         also = "; with all_touched, neighbours always do" if self._rule.all_touched else ""

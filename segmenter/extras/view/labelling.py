@@ -128,23 +128,23 @@ class LabelPages:
 
     def next(self, asked: Asked) -> Answer:
         """Return the next unanswered question behind `next/FID`, else the first; null: none is left."""
-        return self._answered(self._asks.table.next_open(asked.number(1)))
+        return self._answer(self._asks.table.next_open(asked.number(1)))
 
     def near(self, asked: Asked) -> Answer:
         """Return the question after `after/FID`, or before `before/FID`, answered or not; null: none."""
         backwards = asked.words[0] == "before"
-        return self._answered(self._asks.table.neighbour(asked.number(1), backwards=backwards))
+        return self._answer(self._asks.table.neighbour(asked.number(1), backwards=backwards))
 
     def row(self, asked: Asked) -> Answer:
         """Return a question."""
-        return self._answered(self._row(asked))
+        return self._answer(self._row(asked))
 
     def _row(self, asked: Asked) -> AnswerRow:
         if (row := self._asks.table.row(asked.number(1))) is None:
             raise SegmenterError("the page", "there is no such question", remedy="it was removed")
         return row
 
-    def _answered(self, row: AnswerRow | None) -> Answer:
+    def _answer(self, row: AnswerRow | None) -> Answer:
         return Answer.of(None if row is None else self._facts(row))
 
     def _facts(self, row: AnswerRow) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _colour_window(pyramid: Pyramid, window: Window) -> Coloured:
     inside = window.intersection(Window.of(pyramid.layer.size))
     found = np.zeros((window.height, window.width, 4), np.uint8)
     if inside.size.pixels:
-        found[inside.relative_to(window).slices()] = pyramid.coloured(0, inside)
+        found[inside.relative_to(window).slices()] = pyramid.colour(0, inside)
     return found
 
 

@@ -70,7 +70,7 @@ class Layer:
         """Return True if nothing is stored for a window."""
         return False
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+    def colour(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         """Return the colours of values; `sample` gives some of the whole scene, for a stretch."""
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class ImageLayer(Layer):
         with self._of(self._usual).handle() as raster:
             return raster.empty(window.shifted(self._place.row, self._place.col))
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+    def colour(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         return colouring.picture(pixels, None if self.dtype == _BYTES else Stretch.of(*sample()))
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class ClassLayer(Layer):
         super().__init__(id, title, size, block)
         self._palette = palette
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+    def colour(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         return colouring.classes(pixels, self._palette)
 
 
@@ -212,14 +212,14 @@ class LabelLayer(ClassLayer):
             wanted = window.shifted(self._place.row, self._place.col)
             inside = wanted.intersection(Window.of(label.info.size))
             if inside.size.pixels:
-                raw, void = label.stored(inside)
-                found = self._found(raw)
+                raw, void = label.stored_values(inside)
+                found = self._find_ids(raw)
                 ids_HW[inside.relative_to(wanted).slices()] = (
                     found if void is None else np.where(void, IGNORE, found)
                 )
         return ids_HW[..., None], ids_HW != IGNORE
 
-    def _found(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
+    def _find_ids(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
         """Return ids of codes or colours."""
         key = raw.astype(np.int64)
         key = key[..., 0] << 16 | key[..., 1] << 8 | key[..., 2] if key.ndim == 3 else key
@@ -252,7 +252,7 @@ class DifferenceLayer(Layer):
     def empty(self, window: Window) -> bool:
         return self.one.empty(window) or self.other.empty(window)
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+    def colour(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         return colouring.marks(pixels)
 
 
@@ -288,7 +288,7 @@ class ShareLayer(Layer):
         with self._files.handle() as raster:
             return raster.empty(window)
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+    def colour(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         return colouring.ramp(pixels)
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class OpenFiles(Generic[File]):
         if stamp_of(self.path) != self.stamp:
             what = "has changed" if self.path.exists() else "has been removed"
             raise ChangedInputError(self.path, f"{what} meanwhile", remedy="start `segmenter view` again")
-        own = next(self._taken(1), None) or self._opening()
+        own = next(self._take(1), None) or self._opening()
         try:
             yield own
         finally:
@@ -51,7 +51,7 @@ class OpenFiles(Generic[File]):
             if spare is not None:
                 spare.close()
 
-    def _taken(self, most: int) -> Iterator[File]:
+    def _take(self, most: int) -> Iterator[File]:
         """Take handles that nobody uses, the one used last first."""
         with _lock:
             own = [each for each in reversed(_idle) if each[0] is self][:most]
@@ -61,5 +61,5 @@ class OpenFiles(Generic[File]):
 
     def close(self) -> None:
         """Close the handles that nobody uses."""
-        for handle in self._taken(_MOST_IDLE):
+        for handle in self._take(_MOST_IDLE):
             handle.close()

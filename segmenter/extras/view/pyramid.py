@@ -125,7 +125,7 @@ class Pyramid:
         if own.size.pixels <= (_MOST_OF_A_TILE if self.is_large else MOST_EXACT):
             return reduce_squares(self.layer.read(own, self.bands), factor, by_mean=self.layer.by_mean)
         if (finest := self._sight_level) > level:
-            return self._thinned(own, factor, _BLOCKS_OF_A_TILE)
+            return self._thin(own, factor, _BLOCKS_OF_A_TILE)
         values, valid = self.first_sight()
         rows, cols = (
             np.arange(start, stop) << (level - finest)
@@ -140,18 +140,18 @@ class Pyramid:
 
     @cached_property
     def _sight(self) -> Pixels:
-        return self._thinned(Window.of(self.layer.size), 1 << self._sight_level, _BLOCKS_OF_ALL)
+        return self._thin(Window.of(self.layer.size), 1 << self._sight_level, _BLOCKS_OF_ALL)
 
     def first_sight(self) -> Pixels:
         """Return single pixels of the whole scene, always the same ones."""
         with self._sighting:
             return self._sight
 
-    def coloured(self, level: int, window: Window) -> Coloured:
+    def colour(self, level: int, window: Window) -> Coloured:
         """Return the colours of a window of a level; see `read`."""
-        return self.layer.coloured(self.read(level, window), self.bands, self.first_sight)
+        return self.layer.colour(self.read(level, window), self.bands, self.first_sight)
 
-    def _thinned(self, own: Window, factor: int, most_blocks: int) -> Pixels:
+    def _thin(self, own: Window, factor: int, most_blocks: int) -> Pixels:
         """Return single pixels of at most so many blocks, where all would take too long."""
         block = self.layer.block
         rows, cols = (

@@ -194,5 +194,5 @@ class SceneLabel(Layer):
             label.close()
         return ids_HW[..., None], ids_HW != IGNORE
 
-    def coloured(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
+    def colour(self, pixels: Pixels, bands: Bands, sample: Sample) -> Coloured:
         return colouring.classes(pixels, [one.colour for one in self._classes.classes])

@@ -163,7 +163,7 @@ def coloured_tile(pyramid: Pyramid, level: int, row: int, col: int) -> Coloured:
     if not window.size.pixels:
         raise SegmenterError("the page", f"there is no tile {row}, {col}")
     coloured = np.zeros((TILE, TILE, 4), np.uint8)
-    coloured[window.relative_to(tile).slices()] = pyramid.coloured(level, window)
+    coloured[window.relative_to(tile).slices()] = pyramid.colour(level, window)
     return coloured
 
 

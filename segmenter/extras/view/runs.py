@@ -143,7 +143,7 @@ class RunPages:
             "GET alive": lambda _: Answer.of({}),
         }
 
-    def _wanted(self, asked: Asked) -> int | None:
+    def _wanted_run(self, asked: Asked) -> int | None:
         """Return the number of the run that a page is of; None: of all of several."""
         text = asked.query.get("run", "" if len(self._runs) > 1 else "0")
         if not text:
@@ -154,11 +154,11 @@ class RunPages:
 
     def page(self, asked: Asked) -> Answer:
         """Return the page as it is now."""
-        return Answer(self._page(self._wanted(asked)).encode(), _HTML)
+        return Answer(self._page(self._wanted_run(asked)).encode(), _HTML)
 
     def now(self, asked: Asked) -> Answer:
         """Return a digest of the files, and how far the run is."""
-        number = self._wanted(asked)
+        number = self._wanted_run(asked)
         lead = self._lead() if number is None else self._state(self._runs[number])
         return Answer.of({"stamp": self._stamp(number), "lead": lead})
 

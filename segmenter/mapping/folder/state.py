@@ -140,7 +140,7 @@ class FolderState:
         self._leftovers = leftovers(folder)
         self._hidden = {path.name for path in folder.glob(".*")}
 
-    def unfinished(self, job: MapJob) -> str | None:
+    def why_unfinished(self, job: MapJob) -> str | None:
         """Return why a job must be done, empty if it is new; None if its outputs are finished and intact.
 
         Raises:
@@ -230,14 +230,14 @@ class FolderState:
                     leftover.unlink()  # whoever wrote it has not the lock
         before = self._seen.get(job.name)  # not what is known now: another job's look has read on
         self.journal.refresh()
-        if self.journal.find(job.name) != before and self.unfinished(job) is None:
+        if self.journal.find(job.name) != before and self.why_unfinished(job) is None:
             self.release(job)
             return False
         with contextlib.suppress(SegmenterError):  # then it is made, whatever the store says now
             if self._is_elsewhere(job, now=True):  # another machine's call was faster
                 self.release(job, keep=False)
                 return False
-        held.partial = self._recovered(job)
+        held.partial = self._recover(job)
         return True
 
     def partial(self, job: MapJob) -> PartialMap | None:
@@ -265,7 +265,7 @@ class FolderState:
                 if any(facts.get(name) != now.get(name) for name in _OF_PIXELS):
                     raise changed_input_error(path)
 
-    def finished(self, job: MapJob) -> None:
+    def finish(self, job: MapJob) -> None:
         """Write a job's outputs to the journal, and release the job."""
         with failing(RasterError, job.output, "cannot be read back"):
             facts = {path.name: file_facts(path) for path in job.files}
@@ -338,7 +338,7 @@ class FolderState:
             self._entries[id(job)] = entry
         return self._entries[id(job)]
 
-    def _recovered(self, job: MapJob) -> PartialMap | None:
+    def _recover(self, job: MapJob) -> PartialMap | None:
         if job.part.size.pixels < LEAST_PIXELS or not job.kept_as_partial:
             return None
         entry = self._entry(job)

@@ -44,7 +44,7 @@ class Quicklook(Finisher):
         group=OUTPUTS,
     )
 
-    def checked(self, call: Call, name: str) -> dict[str, Path]:
+    def finished_files(self, call: Call, name: str) -> dict[str, Path]:
         """Return the picture's path."""
         return {"quicklook": call.request.output / f"{name}.quicklook.png"}
 
@@ -52,7 +52,7 @@ class Quicklook(Finisher):
         """Return the writer of the picture."""
         from segmenter.mapping.outputs.quicklook import QuicklookWriter  # brings rasterio
 
-        (path,) = self.checked(call, job.name).values()
+        (path,) = self.finished_files(call, job.name).values()
         return QuicklookWriter(path, job.part.size, call.run.classes, job.info.metres_per_pixel)
 
 

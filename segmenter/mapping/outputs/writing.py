@@ -110,7 +110,7 @@ class _Output:
     def complete(self) -> None:
         self._own.close()
         self._files.complete(lambda: self._folder_state.check_unchanged(self.job), self._companions)
-        self._folder_state.finished(self.job)
+        self._folder_state.finish(self.job)
 
     @property
     def remarks(self) -> list[str]:

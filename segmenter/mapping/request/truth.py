@@ -197,7 +197,7 @@ def labels_by_pattern(
             there = [(code, one) for code, one in wanted if one.files(images[image])] or wanted
             files = [(code, one.label(images[image])) for code, one in there]
             lacking.extend(one for code, one in wanted if (code, one) not in there)
-            return files[0][1] if masks is None else masks.joined(str(real(image)), files)
+            return files[0][1] if masks is None else masks.join(str(real(image)), files)
         except SegmenterError as error:
             return error
 
@@ -268,7 +268,7 @@ class LabelPattern:
         """Return the one label file of an image."""
         files = self.files(image)
         if len(files) != 1:
-            names, plain = ", ".join(map(str, files[:3])) or "none", self._filled(self._fields(image), str)
+            names, plain = ", ".join(map(str, files[:3])) or "none", self._fill(self._fields(image), str)
             within = f"name its files: --labels '{self.text}/{{stem}}.*'" if Path(plain).is_dir() else ...
             raise DatasetError(image, expected=f"one label file {plain}, found {names}", remedy=within)
         return files[0]
@@ -276,11 +276,11 @@ class LabelPattern:
     def files(self, image: Path) -> list[Path]:
         """Return the files that match for an image."""
         fields = self._fields(image)
-        plain = self._filled(fields, str)
+        plain = self._fill(fields, str)
         with readable(plain):
             if Path(plain).is_file():
                 return [Path(plain)]
-        return [Path(name) for name in matches(self._filled(fields, glob.escape)) if Path(name).is_file()]
+        return [Path(name) for name in matches(self._fill(fields, glob.escape)) if Path(name).is_file()]
 
     def _fields(self, image: Path) -> dict[str, str]:
         own = {"stem": image.stem, "scene": _BANDS_IN_NAME.sub("", image.stem)}
@@ -295,7 +295,7 @@ class LabelPattern:
             )
         return fields
 
-    def _filled(self, fields: Mapping[str, str], written: Callable[[str], str]) -> str:
+    def _fill(self, fields: Mapping[str, str], written: Callable[[str], str]) -> str:
         return _PLACEHOLDER.sub(lambda match: written(fields[match[1]]), self.text)
 
 

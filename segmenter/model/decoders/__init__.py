@@ -99,7 +99,7 @@ def upernet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -
     from segmenter.model.decoders.pooling import pool  # brings Keras, which no other part of it needs
 
     width = config.decoder_width
-    parts = layers.shared(features[-1], len(_BINS) + 1, "decoder_pool")
+    parts = layers.share(features[-1], len(_BINS) + 1, "decoder_pool")
     context = [
         pool(x, bins, width, layers, f"decoder_pool_{bins}") for bins, x in zip(_BINS, parts[1:], strict=True)
     ]
@@ -129,7 +129,7 @@ def deeplabv3plus(features: list[Any], layers: Layers, config: EncoderDecoderCon
     """
     width = config.decoder_width
     rates = [rate * 16 // config.output_stride for rate in _RATES]
-    deepest = layers.shared(features[-1], 4 + config.image_pooling, "decoder_aspp")
+    deepest = layers.share(features[-1], 4 + config.image_pooling, "decoder_aspp")
     branches = [layers.block(deepest[0], width, "decoder_aspp_1x1", kernel=1)]
     for rate, x in zip(rates, deepest[1:4], strict=True):
         branches.append(layers.separable_block(x, width, f"decoder_aspp_rate{rate}", dilation=rate))

@@ -87,7 +87,7 @@ def resnet(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any
         if block.feature:
             features.append(x)
             if number < len(chain):  # used by both branches of the next block, and by the decoder
-                x = layers.shared(x, 3, block.name)[-1]
+                x = layers.share(x, 3, block.name)[-1]
     return features
 
 

@@ -10,7 +10,7 @@ Differences:
 - ConvNeXt's layer scale, whose weight has no name in Keras, names it `gamma`.
 - If a stage must keep its stride, its step becomes dilation of all later layers (Chen et al. 2017,
   arXiv:1706.05587): values on the coarse grid equal the original's.
-- A tensor with three users is shared (`Layers.shared`), and LayerNorm uses its input twice (`ChannelNorm`).
+- A tensor with three users is shared (`Layers.share`), and LayerNorm uses its input twice (`ChannelNorm`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Rebuilding:
             x = self._layer(each, each.name if each is not layer else name, scale)(x)
             scale *= _step_of(each)
         if self._users[id(_output(layer))] > 2:
-            return _Made(self._layers.shared(x, 3, name)[-1], name, scale, x)
+            return _Made(self._layers.share(x, 3, name)[-1], name, scale, x)
         return _Made(x, name, scale, x)
 
     def _with_drop_path(self, name: str, parts: list[_Made]) -> list[_Made]:

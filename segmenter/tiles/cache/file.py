@@ -339,12 +339,12 @@ class CacheWriter:
         for row in range(0, len(pixels), chunk[0]):
             for col in range(0, pixels.shape[1], chunk[1]):
                 part = slice(row, row + chunk[0]), slice(col, col + chunk[1])
-                self._table.append(self._stored(pixels[part]))
+                self._table.append(self._store(pixels[part]))
                 if valid is not None:
                     none_lacks = bool(valid[part].all())
-                    masks.append((0, 0, 0) if none_lacks else self._stored(np.packbits(valid[part])))
+                    masks.append((0, 0, 0) if none_lacks else self._store(np.packbits(valid[part])))
 
-    def _stored(self, array: NDArray[Any]) -> tuple[int, int, int]:
+    def _store(self, array: NDArray[Any]) -> tuple[int, int, int]:
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._codec == "lz4":
             small = lz4().compress(raw, asbytes=True)

@@ -184,7 +184,7 @@ class Feed(Closing):
             if self._plan is not plan or (self._epoch, self._next) != (epoch, step):
                 self._restart(plan, epoch, step)
             try:
-                ticket, made = self._made(step)
+                ticket, made = self._take_batch(step)
             except SegmenterError as error:
                 self.fault = error
                 raise
@@ -218,7 +218,7 @@ class Feed(Closing):
             self._maker.begin(order)
             self._sent += 1
 
-    def _made(self, step: int) -> tuple[int, Batch]:
+    def _take_batch(self, step: int) -> tuple[int, Batch]:
         """Wait for a step's batch; return its order's ticket and the batch."""
         while True:
             self._fill()  # what was given up may have made room only now

@@ -465,7 +465,7 @@ def test_our_own_layers_export(tensorflow: ModuleType) -> None:
     x = keras.layers.Conv2D(4, 3, padding="same", groups=4, name="groups")(x)
     x = LayerScale(0.5, name="scale")(ChannelNorm(name="norm")(x))
     x = keras.layers.Activation("gelu", name="gelu")(x)
-    one, two, three = layers.shared(x, 3, "x")
+    one, two, three = layers.share(x, 3, "x")
     x = layers.concatenate(
         [one, layers.drop_path(two, 0.5, "path"), pool(three, 3, 4, layers, "pooled")], "join"
     )

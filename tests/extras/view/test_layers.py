@@ -213,7 +213,7 @@ def test_before_an_overview_pixels_are_those_of_few_blocks(
 
     monkeypatch.setattr(layer, "read", counted)
     rows, cols = np.minimum(np.arange(8, 1708, 16), 1699), np.minimum(np.arange(8, 2308, 16), 2299)
-    values, valid = Pyramid(layer, ())._thinned(Window.of(shown.info.size), 16, 9)
+    values, valid = Pyramid(layer, ())._thin(Window.of(shown.info.size), 16, 9)
     assert valid.shape == (len(rows), len(cols))
     assert 1 <= len(read) <= 9
     assert sum(each.size.pixels for each in read) < own.ids_HW.size / 2
