@@ -40,7 +40,7 @@ def main() -> None:
     width, step, height = arguments.width, Fraction(arguments.step), ROWS * arguments.step
     own = Window.of(Size(height, width))
     columns = GridColumns(Columns(own, width), ModelGrid(own, step, step))
-    (seen,) = columns.left(0)
+    (seen,) = columns.remaining(0)
     rng = np.random.default_rng(0)
     probabilities = rng.random((seen.height, seen.width, CLASSES), np.float32)
     probabilities /= probabilities.sum(axis=2, keepdims=True)

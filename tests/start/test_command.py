@@ -1,6 +1,7 @@
 """`segmenter start`: a valid recipe with a reason behind each line, the same each time; folds are trained."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,7 +88,7 @@ def test_json_is_alone_on_stdout(data: Path, capsys: Any) -> None:
     assert not Path("town.html").exists()
 
 
-def test_hours_that_are_too_few_name_those_that_are_enough(
+def test_fewer_hours_say_what_they_cost_and_too_few_name_those_that_are_enough(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from datasets.start import plan
@@ -95,12 +96,16 @@ def test_hours_that_are_too_few_name_those_that_are_enough(
 
     monkeypatch.setattr(plan, "_step_seconds", lambda draft: 1.0)  # 1,000 steps in four fifths of the time
     seen = look(data)
-    other = {
-        hours: next(each.other for each in plan.plan(seen, "town", hours) if each.key == "training.epochs")
-        for hours in (0.1, 0.4)
+    epochs = {
+        hours: next(each for each in plan.plan(seen, "town", hours) if each.key == "training.epochs")
+        for hours in (0.1, 0.4, 9, None)
     }
-    assert other[0.1].startswith("--hours 0.35")
-    assert not other[0.4]
+    assert epochs[0.1].other.startswith("--hours 0.35")
+    assert not epochs[0.4].other
+    steps = re.search(r"([\d,]+) steps of", epochs[None].reason)
+    assert steps is not None
+    assert f"without --hours {steps[1]}" in epochs[0.1].reason
+    assert not any("without --hours" in epochs[hours].reason for hours in (9, None))
 
 
 @pytest.mark.parametrize("cards", ["4x11GB", "4×11", "11GB,11G,2x11 GB"])
