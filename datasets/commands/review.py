@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
@@ -74,6 +74,11 @@ class ReviewRequest:
         "PX",
         least=1,
     )
+    sets: Literal["0.8", "0.9", "0.95"] | None = option(
+        None,
+        "order the proposed places by how many classes their pixels may have, in sets that hold the right "
+        "class for this share (as predict --sets), with --unlabelled (default: by the entropy)",
+    )
     insist: bool = option(
         False,
         "accept images whose data type or range of values differs from the training's, with --unlabelled "
@@ -89,8 +94,8 @@ class ReviewRequest:
             raise ConfigError("--cell", expected=f"at least {_LEAST_CELL} pixels", got=self.cell)
         if self.unlabelled and self.root is not None:
             raise ConfigError("--root", "is for labelled scenes", remedy="leave it out beside --unlabelled")
-        if not self.unlabelled and (self.points or self.apart or self.insist):
-            names = "--points, --apart and --insist"
+        if not self.unlabelled and (self.points or self.apart or self.insist or self.sets):
+            names = "--points, --apart, --sets and --insist"
             raise ConfigError(names, "are for --unlabelled", remedy="name its images")
         if self.unlabelled and self.accept is not None:
             raise ConfigError("--accept", "is for findings in labels", remedy="leave --unlabelled out")
@@ -197,7 +202,8 @@ def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     wanted, apart = request.points or _PLACES, request.apart or _APART
     how = (request.cell or _PLACE, wanted, apart)
     with _files(request, "next", (".csv", ".gpkg")) as files:
-        found = spots(runs, request.unlabelled, *how, insist=request.insist)
+        promise = None if request.sets is None else float(request.sets)
+        found = spots(runs, request.unlabelled, *how, insist=request.insist, promise=promise)
         names = runs[0].classes.names
         columns = {
             "score": [round(each.score, 6) for each in found],

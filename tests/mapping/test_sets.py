@@ -1,5 +1,6 @@
 """Files of prediction sets: bits of the classes whose probability reaches the thresholds of the run."""
 
+import csv
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -10,10 +11,12 @@ import rasterio
 import yaml
 
 from datasets.commands.predict import main as predict
+from datasets.commands.review import main as review
 from datasets.commands.train import main as train
 from segmenter import open_run
 from segmenter.base.errors import CheckpointError, ConfigError
 from segmenter.evaluation.prediction_sets import bits
+from segmenter.extras.review.teaching import spots
 from segmenter.grid.labels import IGNORE
 from segmenter.runs.records import SETS
 from segmenter.runs.run import load_run
@@ -101,3 +104,26 @@ def test_a_run_without_thresholds_says_how_to_make_them(run: Path, tmp_path: Pat
             predict([str(run), str(run.parent / "images"), "--output", str(tmp_path), "--sets", "0.9"])
     finally:
         (tmp_path / SETS).rename(run / SETS)
+
+
+def test_places_to_label_are_ordered_by_the_classes_of_their_sets(run: Path, tmp_path: Path) -> None:
+    image, side = run.parent / "images/s6.tif", 16
+    assert predict([str(run), str(image), "--output", str(tmp_path), "--sets", "0.9"]) == 0
+    how = ["--sets", "0.9", "--cell", str(side), "--apart", str(side), "--points", "9", "--output"]
+    assert review([str(run), "--unlabelled", str(image), *how, str(tmp_path / "next")]) == 0
+    with rasterio.open(tmp_path / "s6.sets.tif") as file:
+        sizes = np.bitwise_count(file.read(1)).astype(np.float64)
+    further = len(load_run(run).classes) - 1
+    rows = list(csv.DictReader((tmp_path / "next/next.csv").read_text().splitlines()))
+    assert len(rows) == 9
+    for row in rows:
+        top, left = int(row["row"]), int(row["col"])
+        cell = sizes[top : top + side, left : left + side]
+        doubt = (cell[cell > 0] - 1).mean() / further
+        assert float(row["doubt"]) == pytest.approx(doubt, abs=2e-3)
+        assert float(row["disagreement"]) == 0
+    folds = [load_run(run)] * 2
+    with refused(ConfigError, where="--sets", got="2 folds"):
+        spots(folds, [str(image)], side, 1, 1, promise=0.9)
+    with refused(ConfigError):
+        review([str(run), "--sets", "0.9", "--output", str(tmp_path / "labels")])

@@ -1,6 +1,7 @@
 """Places in images without labels where the next label teaches most.
 
-The score of a cell is its doubt (entropy of the mean probabilities) plus the disagreement of the folds, times
+The score of a cell is its doubt (entropy of the mean probabilities, or the share of the other classes that
+are in its pixels' prediction sets) plus the disagreement of the folds, times
 the weight of the classes that the models see there: 1 / √ of a class's share of the training tiles, 1 in the
 mean of these tiles. Places are taken greedily by score, at least a distance apart in one image.
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.bars import Bar
+from segmenter.base.errors import ConfigError
 from segmenter.base.files import shortest_ends
 from segmenter.base.terminal import warn
 from segmenter.extras.review.held_out import tiling_of
@@ -33,11 +35,13 @@ from segmenter.inference.fit import check_fit, other_scales
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
+from segmenter.mapping.outputs.sets import PixelSets
 from segmenter.mapping.request.inputs import find_inputs
 from segmenter.raster import Raster, RasterInfo, open_raster
 from segmenter.runs.ensemble import AnyRun, join_runs
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run
+from segmenter.runs.set_file import load_sets
 
 WANTED = ExtraOutputs(probabilities="float16")
 
@@ -135,6 +139,7 @@ class _ImageJob:
     name: str
     side: int
     insist: bool
+    sets: PixelSets | None = None
     part: None = None
     columns: None = None
     done_rows: int = 0
@@ -175,11 +180,17 @@ class _ImageJob:
         cell = (rows[:, None] * across + cols)[seen]
         values = probabilities[seen]
         # float16 holds multiples of 2⁻²⁴: their sums are exact, in any order of the windows.
-        doubt = entropy(values[:, :-1].astype(np.float32)).astype(np.float16)
+        doubt = self._doubt(values[:, :-1].astype(np.float32), event.ids[seen]).astype(np.float16)
         first, last = (int(cell.min()), int(cell.max()) + 1) if len(cell) else (0, 0)
         sums = partial(np.bincount, cell - first, minlength=last - first)
         each = [np.ones(len(cell)), doubt, values[:, -1], *values[:, :-1].T]
         self.sums_BV[first:last] += np.stack([sums(weights=value) for value in each], axis=1)
+
+    def _doubt(self, probability_NK: NDArray[np.float32], ids_N: NDArray[np.integer]) -> NDArray[np.float32]:
+        if self.sets is None:
+            return entropy(probability_NK)
+        further_N = self.sets.members(probability_NK, ids_N).sum(axis=1, dtype=np.float32) - 1
+        return further_N / np.float32(max(1, probability_NK.shape[1] - 1))
 
 
 def class_weights(runs: Sequence[Run]) -> NDArray[np.float64]:
@@ -213,7 +224,14 @@ def scores(means_BV: NDArray[np.float64], weights_K: NDArray[np.float64]) -> NDA
 
 
 def spots(
-    runs: Sequence[Run], images: Sequence[str], side: int, points: int, apart: int, *, insist: bool = False
+    runs: Sequence[Run],
+    images: Sequence[str],
+    side: int,
+    points: int,
+    apart: int,
+    *,
+    insist: bool = False,
+    promise: float | None = None,
 ) -> list[PlaceToLabel]:
     """Return the places where a label teaches most, the first teaches most.
 
@@ -221,18 +239,22 @@ def spots(
         side: of a cell in pixels.
         apart: least distance of two places of one image in pixels.
         insist: take images of another type or unit than in training.
+        promise: of the prediction sets by which pixels doubt; None: by their entropy.
 
     Raises:
+        ConfigError: sets are of one run, and there are several.
+        CheckpointError: the run has no sets for its weights.
         DatasetError: an input matches no image.
         RasterError: an image cannot be read, or does not fit the runs.
     """
     run, weights_K = join_runs(runs), class_weights(runs)
+    sets = None if promise is None else _sets(runs, promise)
     paths = find_inputs(images).files
     predict = Committee.of(runs)
     found: list[PlaceToLabel] = []
     with Bar(total=len(paths), unit="image", desc="images") as bar:
         jobs = (
-            _ImageJob(run, path, name, side, insist)
+            _ImageJob(run, path, name, side, insist, sets)
             for path, name in zip(paths, shortest_ends(paths), strict=True)
         )
         for event in classify_all(jobs, tiling_of(run, predict), predict):
@@ -244,6 +266,13 @@ def spots(
                 bar.update()
                 found = _best([*found, *_of_image(event.job, weights_K, points, apart)], points)
     return found
+
+
+def _sets(runs: Sequence[Run], promise: float) -> PixelSets:
+    if len(runs) > 1:
+        expected = "one run, whose validation gave the thresholds"
+        raise ConfigError("--sets", expected=expected, got=f"{len(runs)} folds")
+    return PixelSets(load_sets(runs[0], promise), runs[0].calibration())
 
 
 def _best(found: Iterable[PlaceToLabel], points: int) -> list[PlaceToLabel]:

@@ -61,11 +61,14 @@ class PixelSets:
         for start in range(0, len(ids_N), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             seen = np.flatnonzero(ids_N[part] != IGNORE)
-            own_NK = values_NK[part][seen]
-            if self.calibration is not None:
-                own_NK = self.calibration.undone(own_NK)
-            found_N[part][seen] = bits(self.thresholds.members(own_NK, ids_N[part][seen]))
+            found_N[part][seen] = bits(self.members(values_NK[part][seen], ids_N[part][seen]))
         return found_N.reshape(prediction.ids.shape)
+
+    def members(self, probability_NK: NDArray[np.floating], ids_N: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Return which classes are in the sets of pixels (N, K), from predicted probabilities and ids."""
+        if self.calibration is not None:
+            probability_NK = self.calibration.undone(probability_NK)
+        return self.thresholds.members(probability_NK, ids_N)
 
 
 def sets_of(request: MapRequest, run: AnyRun) -> PixelSets | None:
