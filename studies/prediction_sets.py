@@ -1,13 +1,14 @@
 """Does the promise of prediction sets hold on one set's blocks, and are the sets small?
 
-    python -m studies.prediction_sets RUN --split test [--root DIR] [--output FILE.json]
+    python -m studies.prediction_sets RUN --split test [--fit validation] [--root DIR] [--output FILE.json]
 
 The blocks of the labelled scenes of one part are divided at random, 200 times, into halves: one fits the
 thresholds as `segmenter calibrate` does, the other tests them. By class: mean share of its pixels whose set
 holds it, over blocks, and the standard error over the blocks of the test half, which are what varies. Beside
 it the mean number of classes of a set, over pixels, and that of one threshold of the softmax for all classes
 whose coverage of the worst class, and whose mean coverage over classes, is the same on the same test half.
-Each block is represented by up to 400 pixels drawn at random.
+Each block is represented by up to 400 pixels drawn at random. With `--fit` the thresholds are fitted on all
+blocks of that part, and tested on all of `--split`: as they come, for blocks of two parts are not exchangeable.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from segmenter.training.validation import SceneJob, tiling_of
 
 _PIXELS, _DIVISIONS = 400, 200
 
+Fit = NDArray[np.bool_]
 Blocks = dict[tuple[int, int, int], list[tuple[NDArray[np.uint8], NDArray[np.float32]]]]
 
 
@@ -41,6 +43,7 @@ def main() -> int:
     )
     parser.add_argument("run", type=Path)
     parser.add_argument("--split", default="validation")
+    parser.add_argument("--fit", help="part that fits the thresholds, in place of halves of --split")
     parser.add_argument("--root", help="folder of the data now")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
@@ -48,9 +51,16 @@ def main() -> int:
     labels, values, of_block = _drawn(_blocks(run, given.split, given.root))
     names = run.classes.names
     found = {"run": run.recipe.name, "split": given.split, "blocks": int(of_block.max()) + 1}
-    found["side"], found["divisions"] = run.recipe.tiles.size, _DIVISIONS
+    found["side"], found["divisions"] = run.recipe.tiles.size, 1 if given.fit else _DIVISIONS
+    fit = np.zeros(len(labels), bool)
+    if given.fit:
+        others = _drawn(_blocks(run, given.fit, given.root))
+        found["fit"], found["fit_blocks"] = given.fit, int(others[2].max()) + 1
+        fit = np.concatenate([np.ones(len(others[0]), bool), fit])
+        others[2][:] += found["blocks"]
+        labels, values, of_block = (np.concatenate(pair) for pair in zip(others, (labels, values, of_block)))
     for promise in PROMISES:
-        found[f"{promise:.0%}"] = _tested(labels, values, of_block, promise, names)
+        found[f"{promise:.0%}"] = _tested(labels, values, of_block, promise, names, fit)
     print(json.dumps(found, indent=1))
     if given.output:
         given.output.write_text(json.dumps(found, indent=1) + "\n")
@@ -94,13 +104,13 @@ def _drawn(blocks: Blocks) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDAr
     return np.concatenate(labels), np.concatenate(values), np.concatenate(of_block)
 
 
-def _tested(labels, values, of_block, promise: float, names: list[str]) -> dict:  # noqa: ANN001
+def _tested(labels, values, of_block, promise: float, names: list[str], given: Fit) -> dict:  # noqa: ANN001
     rng, number = np.random.default_rng(1), int(of_block.max()) + 1
     likely = values.argmax(axis=1)
     own = np.where(likely == labels, 1.0, values[np.arange(len(labels)), labels])
     covers, errors, sizes, worst_sizes, mean_sizes, always = [], [], [], [], [], set()
-    for _ in range(_DIVISIONS):
-        fit = np.isin(of_block, rng.permutation(number)[: number // 2])
+    for _ in range(1 if given.any() else _DIVISIONS):
+        fit = given if given.any() else np.isin(of_block, rng.permutation(number)[: number // 2])
         losses = BlockLosses(1, len(names))
         block = of_block[fit]
         losses.add(0, block, np.zeros_like(block), labels[fit], values[fit])
