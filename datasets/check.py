@@ -106,6 +106,8 @@ class CheckReport:
             fits: True if the recipe can train on these files; else the caller prints the reason next.
         """
         verdict = "clean" if self.clean else f"not clean: {counted(len(self.findings), 'finding')}"
+        if self.clean and self.remarks:
+            verdict = f"clean, with {counted(len(self.remarks), 'warning')}"
         verdict = verdict if fits or not self.clean else "the files are clean; the recipe does not fit:"
         parts = (self._head(everything), self._fault_lines(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)

@@ -143,13 +143,14 @@ def _with_masks(dataset: Dataset, section: FolderConfig) -> Dataset:
         assert scene.label is not None, "the loader pairs them"
         return files.join(scene.name, scene.masks or ((0, scene.label),))
 
-    results = make_files([*first.values()], label, description="masks into labels", unit="label")
+    found = make_files([*first.values()], label, description="masks into labels", unit="label")
     files.tidy()
+    results = {scene.name: found[first[scene.label].name] for scene in dataset.scenes}
     refuse(results, len(dataset.scenes), "label")
     scenes = tuple(
         replace(scene, label=made)
         for scene in dataset.scenes
-        if isinstance(made := results[first[scene.label].name], Path)
+        if isinstance(made := results[scene.name], Path)
     )
     lacking = sum(len(section.masks) - len(scene.masks) for scene in scenes)
     where = f"{counted(len(first), 'scene')}, in {files.path}"

@@ -51,7 +51,7 @@ _MOST_RATE = 4
 _LEAST_UPDATES = 1_000
 """Steps of a training: the recipes of Dubai have 900 and 1,400."""
 _CURVE = "on CamVid's test 368, 852 and 1,278 steps of 8 tiles gave mIoU 47.2, 57.9 and 61.4"
-"""What fewer steps cost (docs/benchmarks_public.md)."""
+"""Cost of fewer steps (docs/benchmarks_public.md)."""
 _BETWEEN_VALIDATIONS = 50
 """Steps; a validation costs as much as some ten."""
 _MANY_PASSES = 30
@@ -341,7 +341,7 @@ def length(draft: Draft) -> Iterator[Choice]:
             other = f"--hours {enough:.2g}: fewer than {_LEAST_UPDATES:,} steps are a short training"
     reason += f": {counted(epochs * steps, 'step')} of {size} tiles"
     if epochs < usual:
-        reason += f"; without --hours {usual * steps:,}: {_CURVE}"
+        reason += f"; without --hours it would be {counted(usual * steps, 'step')}; {_CURVE}"
     yield Choice("training.epochs", epochs, reason, other)
     every = max(1, min(epochs, round(_BETWEEN_VALIDATIONS / steps)))
     if every > 1:

@@ -78,6 +78,9 @@ def test_a_clean_dataset(one: Callable[..., Dataset], make_png: Make) -> None:
     assert report.scenes_K.tolist() == [1, 2, 1]
     assert report.shares().sum() == pytest.approx(1)
     assert report.text().splitlines()[-1] == "clean"
+    warned = replace(report, remarks=("tiles of a picture lie in several splits",))
+    assert warned.clean
+    assert warned.text().splitlines()[-1] != "clean", "the verdict tells of the warning"
     assert report.text(fits=False).splitlines()[-1] != "clean"  # of files alone: the recipe cannot train
 
 

@@ -217,6 +217,20 @@ def test_files_that_are_no_masks_of_one_scene_are_refused_in_one_line(tmp_path: 
         recipe(tmp_path, labels="{name}.gpkg")
 
 
+def test_a_fault_of_masks_that_several_dates_share_is_one_of_each(tmp_path: Path, rng: Rng) -> None:
+    for name in "ab":
+        for date in (20200101, 20210202, 20220303):
+            made.save(tmp_path / f"im/{name}_{date}.tif", made.image(rng))
+        for word in NAMES:
+            made.save(tmp_path / f"gt/{word}/{name}.tif", made.label([0, 1]).astype(np.uint8))
+    damaged = tmp_path / "gt/road/a.tif"
+    damaged.write_bytes(damaged.read_bytes()[:-3000])
+    with refused(MadeFilesError) as raised:
+        load_dataset(recipe(tmp_path, images="im/{name}_{date}.tif", labels="gt/{class}/{name}.tif"))
+    assert len(raised.value.faults) == 3
+    assert all(name.startswith("a") for name in raised.value.faults)
+
+
 def test_black_and_white_pictures_and_palettes_are_masks(tmp_path: Path, rng: Rng) -> None:
     layer = made.label([0, 1]).astype(np.uint8)
     scene(tmp_path, rng, "a", {"water": np.repeat(255 * layer[..., None], 3, axis=2)})

@@ -104,7 +104,7 @@ def test_fewer_hours_say_what_they_cost_and_too_few_name_those_that_are_enough(
     assert not epochs[0.4].other
     steps = re.search(r"([\d,]+) steps of", epochs[None].reason)
     assert steps is not None
-    assert f"without --hours {steps[1]}" in epochs[0.1].reason
+    assert f"without --hours it would be {steps[1]}" in epochs[0.1].reason
     assert not any("without --hours" in epochs[hours].reason for hours in (9, None))
 
 
