@@ -66,14 +66,14 @@ demo: $(VENV)/.stamp-$(EXTRA)
 # A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
 # In the order of the folders: else files of few tests, of which some are the longest, come last.
 # A process that ends at a crash is not started again: pytest-xdist would wait for it for ever.
-# Three on two cores: some wait for a browser, for other processes or for a compiler of one thread.
+# Three on two cores: some wait for other processes or for a compiler of one thread.
 WORKERS ?= 3
 test: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# The page of `segmenter view` in headless Chromium; skipped, with a reason, where there is none.
+# Pages in headless Chromium: `segmenter view`, reports; skipped, with a reason, where there is none.
 test-view: view $(VENV)/.stamp-$(EXTRA)-test
-	@$(PY) -m pytest -n 0 tests/extras/view
+	@$(PY) -m pytest -n 0 -m browser
 
 # A process for each file: TensorFlow keeps memory of each net that was compiled until its process ends.
 SLOW := $(shell grep -rlE --include='test_*.py' 'mark\.slow' tests | sort)

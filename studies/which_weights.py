@@ -85,7 +85,7 @@ def _run(given: argparse.Namespace, seed: int, recipe: str, arm: str, tile: int)
     settings += ["dataset.split.test=[]", f'dataset.split.validation=["tile_{tile}"]', f"seed={seed}"]
     settings += ARMS[arm]
     path = Path(f"configs/{recipe}.yaml")
-    epochs = round(STEPS[recipe] / _steps_of_epoch(load_recipe(path, settings)))
+    epochs = round(STEPS[recipe] / steps_of_epoch(load_recipe(path, settings)))
     settings += [f"training.epochs={epochs}", f"training.validate_every={epochs}"]
     found = last_validation(path, run, settings)
     if found is None:
@@ -96,7 +96,7 @@ def _run(given: argparse.Namespace, seed: int, recipe: str, arm: str, tile: int)
     return True
 
 
-def _steps_of_epoch(recipe: Recipe) -> int:
+def steps_of_epoch(recipe: Recipe) -> int:
     """Return the steps of the first epoch."""
     index = build_index(load_dataset(recipe), "train", recipe.tiles, progress=False)
     return plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, 0).steps

@@ -17,6 +17,8 @@ from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report,
 from tests.helpers.time_limits import wait_until
 from tests.helpers.trained_run import trained_run
 
+pytestmark = pytest.mark.browser
+
 WIDE, PHONE, PAPER = 1400, 390, 180 / 25.4 * 96  # CSS pixels; A4 less its margins is 180 mm wide
 FORTY = [f"class {i}" for i in range(40)]
 CASES: dict[str, dict[str, Any]] = {

@@ -122,9 +122,19 @@ def test_naic_at_full_size(tmp_path: Path, number: int) -> None:
         assert keeps_the_law(run(config, f"dataset.root={tmp_path}", f"training.global_batch={batch}"))
 
 
-@pytest.mark.parametrize("quota", [pytest.param("presence", marks=pytest.mark.slow), "rarity"])
-def test_dubai(shared_data: Callable[[str], Path], tmp_path: Path, quota: str) -> None:
+@pytest.mark.parametrize(
+    ("tiles", "quota"),
+    [
+        pytest.param("tile_4", "rarity", id="smallest tile"),
+        pytest.param("tile_*", "presence", id="presence", marks=pytest.mark.slow),
+        pytest.param("tile_*", "rarity", id="rarity", marks=pytest.mark.slow),
+    ],
+)
+def test_dubai(shared_data: Callable[[str], Path], tmp_path: Path, tiles: str, quota: str) -> None:
     """Real imagery, the recipe as it is; the index goes beside the data, hence the copy."""
-    shutil.copytree(shared_data("dubai"), tmp_path / "dubai")
-    settings = (f"dataset.root={tmp_path / 'dubai'}", f"sampling.quota={quota}")
+    for tile in shared_data("dubai").glob(tiles):
+        shutil.copytree(tile, tmp_path / "dubai" / tile.name)
+    settings = [f"dataset.root={tmp_path / 'dubai'}", f"sampling.quota={quota}"]
+    if tiles == "tile_4":
+        settings += ["dataset.split.test=[]", "dataset.split.validation=[]"]
     assert keeps_the_law(run(CONFIGS / "dubai.yaml", *settings))

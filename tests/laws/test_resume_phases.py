@@ -150,7 +150,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("settings", "killed"),
     [
-        pytest.param(PLAIN, False, id="at once"),
+        pytest.param(PLAIN, False, id="at once", marks=pytest.mark.slow),
         pytest.param(EVERYTHING, True, id="killed meanwhile", marks=pytest.mark.slow),
     ],
 )

@@ -1,6 +1,7 @@
 """A checkpoint of several replicas resumes on one, and the other way round, within law 2's tolerance."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,8 +82,8 @@ def test_stopped_on_some_replicas_resumed_on_others(
 
 
 @pytest.fixture(scope="module")
-def runs(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """A run on one device and one on two, with dropout and quotas, whose tiles are dealt to the replicas.
+def run_on(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """`run_on(2)`: a run on two devices, with dropout and quotas, whose tiles are dealt to the replicas.
 
     In float64: AdamW divides by the gradients' size, and so makes of the rounding of weights that have hardly
     any a change that can be seen, on each number of devices another one.
@@ -94,10 +95,14 @@ def runs(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> di
     text |= {"sampling": {"quota": "rarity"}}
     text["training"] |= {"epochs": 2, "precision": "float64"}
     recipe.write_text(yaml.safe_dump(text))
-    runs = {replicas: folder / str(replicas) for replicas in (1, 2)}
-    for replicas, run in runs.items():
-        assert train_here(recipe, run, *devices(replicas)) == 0
-    return runs
+
+    def run_on(replicas: int) -> Path:
+        run = folder / str(replicas)
+        if not run.exists():
+            assert train_here(recipe, run, *devices(replicas)) == 0
+        return run
+
+    return run_on
 
 
 def devices(replicas: int) -> tuple[str, str]:
@@ -106,24 +111,28 @@ def devices(replicas: int) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_replicas_train_as_one(runs: dict[int, Path]) -> None:
-    assert apart(runs[1], runs[2]) <= LIMIT
-    one, other = weights(runs[1]), weights(runs[2])
+def test_replicas_train_as_one(run_on: Callable[[int], Path]) -> None:
+    assert apart(run_on(1), run_on(2)) <= LIMIT
+    one, other = weights(run_on(1)), weights(run_on(2))
     assert one.keys() == other.keys()
     assert np.array_equal(one["model/dropout/masks"], other["model/dropout/masks"])
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_a_run_goes_on_with_other_devices(
-    runs: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], before: int, after: int
+    run_on: Callable[[int], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    before: int,
+    after: int,
 ) -> None:
     run = tmp_path / "run"
-    shutil.copytree(runs[before], run)
-    recipe = runs[before].parent / "data" / "recipe.yaml"
+    shutil.copytree(run_on(before), run)
+    recipe = run_on(before).parent / "data" / "recipe.yaml"
     first = min(checkpoints(run))
     assert train_here(recipe, run, *devices(after), step=first) == 0
     output = capsys.readouterr().out
     assert f"resumed after step {first} of {2 * first}" in output
     assert f"made on {before} devices, this is {after}" in output
-    assert apart(run, runs[before]) <= LIMIT
-    np.testing.assert_array_equal(weights(run)["position"][:3], weights(runs[before])["position"][:3])
+    assert apart(run, run_on(before)) <= LIMIT
+    np.testing.assert_array_equal(weights(run)["position"][:3], weights(run_on(before))["position"][:3])

@@ -551,6 +551,7 @@ def reasons(choices: tuple[Choice, ...]) -> dict[str, Choice]:
     return {choice.key: choice for choice in choices}
 
 
+@pytest.mark.slow
 def test_dubai(shared_data: Shared) -> None:
     choices, _, dataset = made.planned(shared_data("dubai"))
     assert len(dataset.scenes) == 45

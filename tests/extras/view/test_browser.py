@@ -25,6 +25,8 @@ from tests.helpers.served import serving
 from tests.helpers.time_limits import wait_until
 from tests.helpers.viewed_maps import COLOURS, NAMES, PLACES, UTM, made_map
 
+pytestmark = pytest.mark.browser
+
 NAIP = Path(__file__).parents[3] / "../shared/data/robust/naip__nir_tagged_as_alpha.tif"
 WIDE, PHONE, HIGH = 1000, 390, 700
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><b>x", "a\"'&amp;", "‮evil")

@@ -15,6 +15,8 @@ from tests.helpers.geopackage import changed
 from tests.helpers.page_client import headless, press, served, text_of, until
 from tests.helpers.sampled_points import NAMES, sampled_points
 
+pytestmark = pytest.mark.browser
+
 BACKSPACE = "\ue003"
 
 

@@ -132,6 +132,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)])
 def test_in_a_browser_the_report_follows_the_training(tmp_path: Path, width: int, dark: bool) -> None:
     run = trained_run(tmp_path / "mine", epochs=3, of=12)
