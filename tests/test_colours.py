@@ -87,6 +87,7 @@ def test_given_colours_stay_and_the_others_keep_away_from_them() -> None:
     assert min(nearest(colours, sight)[0] for sight in SIGHTS) >= APART
 
 
+@pytest.mark.slow
 def test_as_many_classes_as_there_may_be_have_a_colour_each() -> None:
     names = [*(word for words in WORDS for word in words), *(f"c{i}" for i in range(MAX_CLASSES))][
         :MAX_CLASSES

@@ -74,21 +74,21 @@ POLYGONS = {
     "labels": "areas.gpkg",
     "vector": {"attribute": "landuse", "values": {"pond": "water"}, "outside": "field"},
 }
+ALL_IN_ONE = {"images": "images/{name}.tif", "labels": "all.tif"}
 BANDS = {"images": [f"b{band}/{{name}}.tif" for band in (1, 2, 3)], "labels": "labels/{name}.tif"}
 
 
 @pytest.mark.parametrize(
     ("section", "given", "labels"),
     [
-        (GEO, "images", "coarse/{name}.tif"),
-        (GEO, "images", "coarse/{stem}.tif"),
-        (MASKS, "images", "masks/{class}/{stem}.png"),
-        (POLYGONS, "images", "areas.gpkg"),
-        ({"images": "images/{name}.tif", "labels": "all.tif"}, "images", "all.tif"),
-        (BANDS, ".", "labels/{name}.tif"),
-        (BANDS, ".", None),
+        pytest.param(GEO, "images", "coarse/{name}.tif", id="georeference", marks=pytest.mark.slow),
+        pytest.param(GEO, "images", "coarse/{stem}.tif", id="by stem"),
+        pytest.param(MASKS, "images", "masks/{class}/{stem}.png", id="masks", marks=pytest.mark.slow),
+        pytest.param(POLYGONS, "images", "areas.gpkg", id="polygons"),
+        pytest.param(ALL_IN_ONE, "images", "all.tif", id="one for all", marks=pytest.mark.slow),
+        pytest.param(BANDS, ".", "labels/{name}.tif", id="bands", marks=pytest.mark.slow),
+        pytest.param(BANDS, ".", None, id="bands unscored"),
     ],
-    ids=["georeference", "by stem", "masks", "polygons", "one for all", "bands", "bands unscored"],
 )
 def test_labels_mean_what_they_mean_to_the_command(
     section: dict[str, Any],

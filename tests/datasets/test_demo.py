@@ -45,6 +45,7 @@ def held(index: TileIndex, recipe: Recipe) -> Any:
     return holds(index.counts_NK, recipe.sampling.min_pixels)
 
 
+@pytest.mark.slow
 def test_the_rare_class_is_in_one_tile_of_forty(index: TileIndex, recipe: Recipe) -> None:
     holds_NK = held(index, recipe)
     assert (len(index), recipe.tiles.size) == (TRAIN * 16, TILE)

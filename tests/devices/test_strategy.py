@@ -102,6 +102,7 @@ for side in range(9):
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_s_remarks_on_half_floats_and_retracing_stay_away() -> None:
     done = subprocess.run([sys.executable, "-c", _QUIET], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -56,6 +56,7 @@ def test_it_holds_the_miou_and_narrows_with_the_scenes(scene: Callable[..., Conf
     assert 0.1 < widths[1] / widths[0] < 0.35  # about 1 / √16, and Student's t
 
 
+@pytest.mark.slow
 def test_most_intervals_hold_the_miou_of_very_many_scenes(scene: Callable[..., ConfusionMatrix]) -> None:
     rng = np.random.default_rng(2)
     truth = total([scene(sum(scenes(rng, 10_000)))]).miou

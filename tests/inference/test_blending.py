@@ -244,7 +244,7 @@ def near(tensorflow: ModuleType) -> Any:
     return keras.Model(image, keras.layers.Conv2D(4, 3, padding="same", name="logits")(image))
 
 
-@pytest.mark.parametrize("text", ["0.25", "0.75", "2"])
+@pytest.mark.parametrize("text", ["0.25", *(pytest.param(t, marks=pytest.mark.slow) for t in ("0.75", "2"))])
 def test_no_pixel_sees_farther_than_the_radius_over_scales(
     near: Any, rng: np.random.Generator, text: str
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_head_below_a_bilinear_enlargement_is_calibrated_alike(
     np.testing.assert_allclose(after, formula, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_calibration_changes_the_checksum_and_cached_models(run: Path, rng: np.random.Generator) -> None:
     image, models = pixels(rng, (1, 8, 8)), KeptModels()
     checksum = load_run(run).checksum()

@@ -160,6 +160,7 @@ def network(tensorflow: ModuleType) -> Any:
     return keras.Model(image, keras.layers.Conv2D(4, 1)(x))
 
 
+@pytest.mark.slow
 def test_two_batches_on_each_tensorflow_device_give_one_devices_bits(
     network: Any, four_replicas: list[str], rng: np.random.Generator
 ) -> None:

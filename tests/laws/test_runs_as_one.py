@@ -71,6 +71,7 @@ def test_the_map_of_runs_is_that_of_their_mean_over_the_whole(
     assert (tmp_path / "maps" / "a.tif").stat().st_mtime_ns != before
 
 
+@pytest.mark.slow
 def test_runs_of_other_means_are_told_where_bands_lack_data(
     runs: tuple[Path, Path], make_geotiff: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,7 @@ def test_tiles_disappear(
         assert len(np.unique(expected[expected != 255])) == 4
 
 
+@pytest.mark.slow
 def test_maps_in_mixed_precision_are_of_the_whole_and_of_the_validation(
     tensorflow: ModuleType, make_classes: Callable[..., ClassMap], make_geotiff: Make, tmp_path: Path,
     rng: np.random.Generator,

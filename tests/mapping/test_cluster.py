@@ -50,7 +50,8 @@ def same_as_one_process(folder: Path, make_geotiff: Make, call: Call, address: s
 
 
 CODES, PART = ("--codes", "1,2,3,4,5,6,700"), ("--part", "11", "7", "300", "90")
-MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35", *CODES), PART]
+CROSSES = [("--mode", "exact"), ("--gsd", "0.35", *CODES), PART]
+MODES = [("--mode", "smooth"), *(pytest.param(each, marks=pytest.mark.slow) for each in CROSSES)]
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
@@ -60,6 +61,7 @@ def test_maps_of_a_cluster_are_those_of_one_process(
     same_as_one_process(tmp_path, make_geotiff, call, two_workers, *options)
 
 
+@pytest.mark.slow
 def test_a_mosaic_has_no_seams(make_geotiff: Make, call: Call, small_strips: None, two_workers: str) -> None:
     image = np.random.default_rng(3).integers(1, 255, (210, 160, 3), np.uint8)
     make_geotiff("in/left.tif", image[:, :80])
@@ -90,6 +92,7 @@ def test_what_fails_on_a_cluster_is_said_as_by_one_process(
     assert files("maps") == files("one")
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_dies_is_one_line_and_the_same_call_goes_on(
     make_geotiff: Make, call: Call, small_strips: None, capsys: Any, monkeypatch: Any
 ) -> None:
@@ -120,6 +123,7 @@ def test_a_scheduler_that_dies_is_one_line_and_the_same_call_goes_on(
     assert added[first][0].row > 0, "it goes on within the raster"
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_see_the_images_end_the_call(
     make_geotiff: Make, call: Call, two_workers: str, capsys: Any, monkeypatch: Any
 ) -> None:

@@ -282,6 +282,7 @@ def test_the_bar_counts_the_pixels_of_all_inputs(make_geotiff: Make, call: Call,
     assert 0 < last.initial < 30 * 320
 
 
+@pytest.mark.slow
 def test_more_inputs_than_may_be_open_at_once(call: Call) -> None:
     """Locks, partial maps and maps under way are let go of."""
     for index in range(100):

@@ -157,6 +157,7 @@ def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: Modu
         assert np.abs(np.asarray(found, np.float64) - expected).max() <= limit
 
 
+@pytest.mark.slow
 def test_logits_are_of_full_resolution_and_32_bits(few_blocks: None) -> None:
     for decoder in DECODERS:
         model = build_model(config(SMALL, decoder=decoder), 4, 6, dtype="mixed_float16")

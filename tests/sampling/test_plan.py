@@ -324,6 +324,7 @@ def mixed() -> tuple[np.ndarray, np.ndarray]:
     return counts, plans(counts, 6)
 
 
+@pytest.mark.slow
 def test_every_tile_is_equally_likely_at_every_step_and_place_whatever_it_holds(
     mixed: tuple[np.ndarray, np.ndarray],
 ) -> None:

@@ -554,8 +554,7 @@ def reasons(choices: tuple[Choice, ...]) -> dict[str, Choice]:
 @pytest.mark.slow
 def test_dubai(shared_data: Shared) -> None:
     choices, _, dataset = made.planned(shared_data("dubai"))
-    assert len(dataset.scenes) == 45
-    assert dataset.classes.encoding == "colours"
+    assert (len(dataset.scenes), dataset.classes.encoding) == (45, "colours")
     assert set(dataset.classes.names) == {"building", "land", "road", "vegetation", "water"}
     assert set(dataset.classes.ignored) == {(0x9B, 0x9B, 0x9B), (0, 0, 0)}
     assert "172,544 pixels" in reasons(choices)["dataset.ignore"].reason

@@ -203,7 +203,15 @@ def state_of(training: Training) -> dict[str, Any]:
     ("model", "loss", "dtype", "config", "options"),
     [
         pytest.param(DROPOUT, REGION, "float64", ADAMW, {}, id="dropout, Dice, clipping by norm"),
-        pytest.param(NORM, PER_IMAGE, "mixed_float16", MIXED, {}, id="loss scale with an overflow"),
+        pytest.param(
+            NORM,
+            PER_IMAGE,
+            "mixed_float16",
+            MIXED,
+            {},
+            id="loss scale with an overflow",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             NORM,
             PER_PIXEL,

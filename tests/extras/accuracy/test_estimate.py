@@ -154,8 +154,15 @@ def population(rng: np.random.Generator, counts: Sequence[int], *, nested: bool)
     return pairs
 
 
-@pytest.mark.parametrize("nested", [True, False], ids=["strata are classes", "strata are not"])
-@pytest.mark.parametrize("even", [True, False], ids=["pixels alike", "pixels unequal"])
+@pytest.mark.parametrize(
+    ("nested", "even"),
+    [
+        pytest.param(False, False, id="strata are not classes, pixels unequal"),
+        pytest.param(False, True, id="strata are not classes", marks=pytest.mark.slow),
+        pytest.param(True, False, id="pixels unequal", marks=pytest.mark.slow),
+        pytest.param(True, True, id="plain", marks=pytest.mark.slow),
+    ],
+)
 def test_intervals_cover_93_to_97_percent_of_2000_samples(nested: bool, even: bool) -> None:
     rng = np.random.default_rng(11)
     counts = (30_011, 9_001, 1_203)

@@ -145,6 +145,7 @@ def test_onnx_of_any_size_gives_the_map(mapped: Mapped, export: Export) -> None:
     np.testing.assert_allclose(found["probabilities"][0][:, ~holes].sum(axis=0), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_savedmodel_of_any_size_gives_the_map(tensorflow: Any, mapped: Mapped, export: Export) -> None:
     exported = export("--format", "savedmodel")
     serve = tensorflow.saved_model.load(str(exported.path)).signatures["serving_default"]
@@ -451,6 +452,7 @@ def as_deepness(model: Any, layer_HWC: NDArray[Any]) -> NDArray[np.int64]:
 LARGEST = 1e-4
 
 
+@pytest.mark.slow
 def test_our_own_layers_export(tensorflow: ModuleType) -> None:
     """Dropout, drop path, shared tensors, bilinear enlargement, means over parts of the window, and those of
     ConvNeXt, in one small model; windows of any size."""

@@ -127,6 +127,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_while_labelling_loses_no_acknowledged_answer(points: Path) -> None:
     for stop in (25, 32, 60):
         call = [sys.executable, "-c", _LABELS, str(points), *NAMES]

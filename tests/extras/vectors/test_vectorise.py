@@ -287,6 +287,7 @@ print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
 """
 
 
+@pytest.mark.slow
 def test_a_geopackage_has_its_index_after_tensorflow(make_map: Make, tmp_path: Path) -> None:
     path, output = make_map("a", noise(1, cells=True)), tmp_path / "a.gpkg"
     given = [sys.executable, "-c", WRITES, str(path), str(output)]

@@ -50,6 +50,7 @@ def test_a_small_map_is_all_there(pages: MapPages) -> None:
     assert not re.findall(rb'(?:src|href)="(?!data:)', page)
 
 
+@pytest.mark.slow
 def test_a_file_keeps_to_its_bytes_and_says_what_it_leaves_out(pages: MapPages) -> None:
     whole, _ = export.export_pages(pages)
     most = export._HEAD + 700_000

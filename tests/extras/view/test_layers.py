@@ -199,6 +199,7 @@ def test_the_coarsest_level_is_one_tile(size: Size) -> None:
     assert top == 0 or side > 128
 
 
+@pytest.mark.slow
 def test_before_an_overview_pixels_are_those_of_few_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +254,7 @@ def test_an_overview_has_the_levels_and_is_found_again(
     assert shown_of(tmp_path).pyramid("map").layer.key(()) != stamp
 
 
+@pytest.mark.slow
 def test_overviews_keep_to_their_bound_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_pyramid, "MOST_EXACT", 1 << 16)
     made_map(tmp_path, size=Size(1101, 1303), **UTM)

@@ -147,7 +147,8 @@ def test_a_resnet_computes_what_pytorch_does(
 
 
 @pytest.mark.parametrize(
-    ("encoder", "end", "output_stride"), [("resnet18", False, 16), ("efficientnet_lite0", True, 8)]
+    ("encoder", "end", "output_stride"),
+    [pytest.param("resnet18", False, 16, marks=pytest.mark.slow), ("efficientnet_lite0", True, 8)],
 )
 def test_atrous_features_hold_those_of_the_original(
     tmp_path: Path, rng: np.random.Generator, encoder: str, end: bool, output_stride: int

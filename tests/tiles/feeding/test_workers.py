@@ -363,6 +363,7 @@ def test_auto_is_at_least_one_worker_and_no_more_than_are_useful(
     assert sizes.workers_for("auto", gpus) == workers
 
 
+@pytest.mark.slow
 def test_little_memory_takes_fewer_workers_and_batches_and_says_so(
     machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
