@@ -36,17 +36,16 @@ from studies.which_weights import steps_of_epoch
 RECIPE, RESULTS = Path("configs/dubai_pretrained.yaml"), Path("studies/results/new_place")
 PAGE, MARK = Path("studies/new_place.md"), "<!-- table: python -m studies.new_place --page -->"
 HELD_OUT = (1, 2, 4, 5, 7)
-STEPS = {"plain": 556, "large_tiles": 494, "lite2": 400, "histogram": 556}
+STEPS = {"plain": 278, "lite2": 200, "histogram": 278}
 """Steps that take about as long; as many whole epochs as come nearest."""
 ARMS: dict[str, list[str]] = {
     "plain": [],
-    "large_tiles": ["tiles.size=384", "training.global_batch=4"],
     "lite2": ["model.encoder=efficientnet_lite2"],
     "histogram": [],
 }
 SCREENED = (4, 7)
 """Tiles on which an arm other than `plain` is tried first."""
-SCALES = (0.5, 0.71, 1.41, 2.0)
+SCALES = (0.71, 1.41)
 """The target's pixels a pixel of the map's grid, beside 1."""
 WAYS = ("none", "mirror", "all", "moved", *(f"scale {scale:g}" for scale in SCALES))
 

@@ -1,13 +1,15 @@
 """Does the promise of prediction sets hold on one set's blocks, and are the sets small?
 
     python -m studies.prediction_sets RUN --split test [--fit validation] [--root DIR] [--output FILE.json]
+    python -m studies.prediction_sets RUN RUN … [--root DIR] [--output FILE.json]
 
 The blocks of the labelled scenes of one part are divided at random, 200 times, into halves: one fits the
 thresholds as `segmenter calibrate` does, the other tests them. By class: mean share of its pixels whose set
 holds it, over blocks, and the standard error over the blocks of the test half, which are what varies. Beside
 it the mean number of classes of a set, over pixels, and that of one threshold of the softmax for all classes
 whose coverage of the worst class, and whose mean coverage over classes, is the same on the same test half.
-Each block is represented by up to 400 pixels drawn at random. With `--fit` the thresholds are fitted on all
+Each block is represented by up to 400 pixels drawn at random. Of several runs, each with a place of its own
+in `--split`, the blocks of all others fit the thresholds by which those of each are tested. With `--fit` the thresholds are fitted on all
 blocks of that part, and tested on all of `--split`: as they come, for blocks of two parts are not exchangeable.
 """
 
@@ -41,13 +43,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     parser.add_argument("--split", default="validation")
     parser.add_argument("--fit", help="part that fits the thresholds, in place of halves of --split")
     parser.add_argument("--root", help="folder of the data now")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    run = replace(load_run(given.run), calibrated=False)
+    found = _one(given) if len(given.runs) == 1 else _each_by_the_others(given)
+    print(json.dumps(found, indent=1))
+    if given.output:
+        given.output.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _one(given: argparse.Namespace) -> dict:
+    run = replace(load_run(given.runs[0]), calibrated=False)
     labels, values, of_block = _drawn(_blocks(run, given.split, given.root))
     names = run.classes.names
     found = {"run": run.recipe.name, "split": given.split, "blocks": int(of_block.max()) + 1}
@@ -61,10 +71,24 @@ def main() -> int:
         labels, values, of_block = (np.concatenate(pair) for pair in zip(others, (labels, values, of_block)))
     for promise in PROMISES:
         found[f"{promise:.0%}"] = _tested(labels, values, of_block, promise, names, fit)
-    print(json.dumps(found, indent=1))
-    if given.output:
-        given.output.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    return found
+
+
+def _each_by_the_others(given: argparse.Namespace) -> dict:
+    runs = [replace(load_run(path), calibrated=False) for path in given.runs]
+    drawn = [_drawn(_blocks(run, given.split, given.root)) for run in runs]
+    found, counts = {}, [int(of_block.max()) + 1 for _, _, of_block in drawn]
+    labels, values = (np.concatenate(parts) for parts in list(zip(*drawn))[:2])
+    first = np.cumsum([0, *counts[:-1]])
+    of_block = np.concatenate([part[2] + start for part, start in zip(drawn, first)])
+    of_run = np.repeat(np.arange(len(runs)), [len(part[0]) for part in drawn])
+    for number, path in enumerate(given.runs):
+        tested = {"blocks": counts[number], "fit_blocks": sum(counts) - counts[number]}
+        for promise in PROMISES:
+            names = runs[number].classes.names
+            tested[f"{promise:.0%}"] = _tested(labels, values, of_block, promise, names, of_run != number)
+        found[path.name if path.name != "run" else path.parent.name] = tested
+    return found
 
 
 def _blocks(run, split: str, root: str | None) -> Blocks:  # noqa: ANN001
