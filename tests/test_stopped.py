@@ -147,6 +147,7 @@ def test_stitching_again_leaves_only_the_whole(tmp_path: Path, make_png: Callabl
     assert read_label(tmp_path / "out/s.tif").shape == (70, 180)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_sample_killed_between_form_and_points_goes_on(tmp_path: Path, at: int) -> None:
     pytest.importorskip("pyogrio")

@@ -389,6 +389,7 @@ def test_the_expression_that_chooses_bands_is_told(run: OpenRun, image: Any, mon
         run.predict(np.dstack([image, image]))
 
 
+@pytest.mark.slow
 def test_a_replaced_run_is_not_mixed_up_with_the_opened_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
     """Newer weights of the same run are taken, as a training writes them; another run.json is refused."""
     path = tmp_path / "run"

@@ -264,6 +264,7 @@ def test_no_pixel_sees_farther_than_the_radius_over_scales(
     assert radius / 4 <= farthest <= radius
 
 
+@pytest.mark.slow
 def test_a_scale_is_the_model_on_resampled_pixels(network: Any, rng: np.random.Generator) -> None:
     """Against NumPy: resampled, seen, and its probabilities resampled back; the mean over scales."""
     image = rng.integers(0, 255, (64, 96, 2), np.uint8)

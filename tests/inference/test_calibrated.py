@@ -70,6 +70,7 @@ def test_a_calibrated_model_is_the_formula(
     np.testing.assert_array_equal(plain.probabilities, before.probabilities)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tta", ["none", pytest.param("flips", marks=pytest.mark.slow)])
 def test_an_ensemble_averages_calibrated_probabilities(
     run: Path, tmp_path: Path, make_classes: Callable[..., ClassMap], rng: np.random.Generator, tta: str

@@ -18,7 +18,7 @@ def fewer_draws() -> None:
 
 
 @pytest.mark.parametrize(("places", "chips"), [(3, 20), (4, 10), (8, 5), (20, 2)])
-@pytest.mark.parametrize("kind", ["equal", "half"])
+@pytest.mark.parametrize("kind", [pytest.param("equal", marks=pytest.mark.slow), "half"])
 def test_intervals_over_groups_hold_the_miou_of_the_region(kind: str, places: int, chips: int) -> None:
     """Between 90 and 99 % of 250 draws, where 95 % are promised: 3.6 standard errors on both sides."""
     share, holds, _, _ = coverage(kind, places, chips, 250)

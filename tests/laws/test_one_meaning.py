@@ -249,6 +249,7 @@ def _agrees(found: dict[str, Any] | str, plain: dict[str, Any], name: str) -> bo
     return True
 
 
+@pytest.mark.slow
 def test_every_way_to_write_an_image_shows_the_same(world: World) -> None:
     for dtype, ways in (("uint8", IMAGES), ("float32", FLOATS)):
         scene, refused = made(), set()

@@ -105,6 +105,7 @@ def test_it_ends_early_and_says_so_again_when_it_is_resumed(
     assert differing(before, last_arrays(run)) == set()
 
 
+@pytest.mark.slow
 def test_score_files_are_of_the_best_by_the_named_score_and_of_the_last(straight: Path) -> None:
     best, last = (json.loads((straight / names[0]).read_text()) for names in (BEST_FILES, LAST_FILES))
     assert (best["epoch"], last["epoch"]) == (2, 4)

@@ -80,7 +80,7 @@ def test_windows_of_one_shape_agree_to_the_bit(
 @pytest.mark.parametrize(
     ("size", "decoder"),
     [
-        ("narrow", "unet"),
+        pytest.param("narrow", "unet", marks=pytest.mark.slow),
         pytest.param("whole", "unet", marks=pytest.mark.slow),
         pytest.param("whole", "fpn", marks=pytest.mark.slow),
     ],

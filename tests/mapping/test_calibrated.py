@@ -40,7 +40,7 @@ def calibrated(bias: Sequence[float], scenes: Sequence[FittedScene]) -> dict[str
         ("", "unknown scenes"),
     ],
 )
-@pytest.mark.parametrize("bias", [0.0, 0.25])
+@pytest.mark.parametrize("bias", [pytest.param(0.0, marks=pytest.mark.slow), 0.25])
 def test_a_score_says_its_calibration_and_whether_it_was_fitted_on_the_scored_scenes(
     make_geotiff: Make, call: Call, rng: Any, capsys: Any, known: str, together: str, bias: float
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_mosaic_has_no_seams(make_geotiff: Make, call: Call, small_strips: Non
     assert files("maps") == files("one")
 
 
+@pytest.mark.slow
 def test_what_fails_on_a_cluster_is_said_as_by_one_process(
     make_geotiff: Make, call: Call, small_strips: None, two_workers: str, capsys: Any
 ) -> None:

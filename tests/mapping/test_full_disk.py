@@ -134,6 +134,7 @@ def test_what_was_kept_and_cannot_be_written_leaves_no_temporary_files(
     assert call(source, *OPTIONS) == 0
 
 
+@pytest.mark.slow
 def test_what_nobody_reads_stops_no_maps(tmp_path: Path, make_geotiff: Make) -> None:
     """As with `| head`: failed inputs are listed, scores and pictures are made."""
     make_geotiff("in/a.tif", np.random.default_rng(0).integers(0, 255, (70, 60, 3), np.uint8))
@@ -335,6 +336,7 @@ def test_a_pattern_does_not_mean_the_maps(make_geotiff: Make, call: Call, capsys
     assert "scenes/maps/a.tif" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_picture_older_than_its_map_or_label_is_drawn_again(make_geotiff: Make, call: Call) -> None:
     source = make_geotiff("in/a.tif", IMAGE)
     label(Path("truth.png"), 1)

@@ -192,6 +192,7 @@ def test_outputs_of_one_input_are_complete_or_made_anew(make_geotiff: Make, call
     assert [p.name for p in Path("maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_writes_the_other_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
     first = started(Path("maps"), source, *WINDOWS, seconds=1000)

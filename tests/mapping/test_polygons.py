@@ -154,6 +154,7 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
     assert not Path("maps").exists()
 
 
+@pytest.mark.slow
 def test_with_maps_in_a_bucket_the_polygons_stay_here(
     call: Call, store: Store, monkeypatch: Any, capfd: Any
 ) -> None:

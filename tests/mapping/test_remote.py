@@ -182,6 +182,7 @@ def test_scores_and_pictures_of_maps_that_are_there_already(
     assert len(json.loads(store.get("maps/scores.json"))["per_scene"]) == 1
 
 
+@pytest.mark.slow
 def test_a_busy_store_gets_all(to_bucket: Call, store: Store, capfd: Any) -> None:
     refused = set()
 
@@ -234,6 +235,7 @@ def test_large_files_go_in_parts_and_appear_last(to_bucket: Call, store: Store, 
     assert (uploads.sent, uploads.sent_bytes) == (1, len(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("equal", [False, True])
 def test_of_two_callers_the_first_to_finish_wins(
     to_bucket: Call, store: Store, capfd: Any, monkeypatch: Any, equal: bool

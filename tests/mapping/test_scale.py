@@ -275,7 +275,9 @@ def brought_back(columns: GridColumns, side: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("step", [Fraction(7, 3), Fraction(3, 7), Fraction(1, 12)])
+@pytest.mark.parametrize(
+    "step", [Fraction(7, 3), Fraction(3, 7), pytest.param(Fraction(1, 12), marks=pytest.mark.slow)]
+)
 def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch, step: Fraction) -> None:
     """However few values are made at once: parts of a row, where one row alone has more."""
     part = Window(0, 0, 21, 130)

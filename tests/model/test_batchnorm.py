@@ -183,7 +183,7 @@ def test_a_batch_without_pixels_teaches_nothing(four_replicas: list[str]) -> Non
     assert (empty["weights"] == 0).all()
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("policy", [pytest.param("float32", marks=pytest.mark.slow), "mixed_float16"])
 def test_sound_from_the_first_step(four_replicas: list[str], policy: str) -> None:
     """Mean 1000, deviation 1: float32 has 7 digits, of which the mean takes 3.
 

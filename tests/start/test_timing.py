@@ -52,6 +52,7 @@ def test_a_plan_ends_with_its_time_and_that_of_an_hour(data: Path, capsys: Any) 
     assert by_hour.startswith(f"about {clock(epochs * steps / STEPS_OF_HOURS)} here")
 
 
+@pytest.mark.slow
 def test_another_machine_is_not_measured(data: Path, timed: list[float], capsys: Any) -> None:
     assert main([str(data), "--gpus", "2x11GB"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == NOT_MEASURED

@@ -42,6 +42,7 @@ from tests.helpers.small_training import (
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 
+@pytest.mark.slow
 def test_micro_batches_without_batchnorm_equal_the_batch() -> None:
     stack = batches(2)
     whole, cut = Training(NO_NORM, PER_PIXEL), Training(NO_NORM, PER_PIXEL, 2, accumulate=2)
@@ -205,6 +206,7 @@ def test_late_weights_begin_with_steps_as_large_as_the_first() -> None:
     assert moved.max() <= RATE * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_rate_scales_update_and_decay_of_its_stage() -> None:
     rates = {"encoder": 0.1, "encoder stage 1": 0.5, "head": 2}
     plain, paced = (Training(NORM, LossConfig(), training=config(rates=each)) for each in ({}, rates))
@@ -220,6 +222,7 @@ def test_a_rate_scales_update_and_decay_of_its_stage() -> None:
         np.testing.assert_allclose(own[path] - start[path], rate * step, rtol=1e-6, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_frozen_batch_norm_stays_and_costs_no_collective() -> None:
     """Two replicas do what one does; six layers of BatchNorm, four of the encoder, have two sums each."""
     which = ("none", "encoder", "all")
@@ -345,7 +348,7 @@ def counts(training: Training) -> tuple[int, int]:
     return int(training.optimiser.iterations.numpy()), int(training.averaged.arrays()["ema_updates"])
 
 
-@pytest.mark.parametrize("bad", range(REPLICAS))
+@pytest.mark.parametrize("bad", [0, *(pytest.param(r, marks=pytest.mark.slow) for r in range(1, REPLICAS))])
 def test_an_overflow_on_one_replica_is_skipped_by_all_who_then_go_on(training: Training, bad: int) -> None:
     """The loss is finite either way."""
     before, (updates, averagings), stack = state(training), counts(training), stack_of((bad,))
@@ -395,6 +398,7 @@ def test_the_loss_scale_grows_on_all_replicas_in_the_same_step(training: Trainin
     assert {int(copy) for copy in copies(training, [loss_scale.steps])[0]} == {0}
 
 
+@pytest.mark.slow
 def test_all_replicas_hold_the_same_after_some_steps(normed: Training) -> None:
     image, valid, label = stack_of((0, 1), (1,), (0,))
     normed.at_once((image.astype(np.float32), valid, label), STEPS)

@@ -274,6 +274,7 @@ def test_preparation_says_what_is_shown_and_planned_at_which_scale(
     assert plain[0].fingerprint() == plain[1].fingerprint()
 
 
+@pytest.mark.slow
 def test_a_training_scores_its_validation_by_scale(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -331,6 +331,7 @@ def test_dropout_is_compiled_without_a_cores_number(one_of_four: Any) -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.slow
 def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> None:
     loss = EMPHASES.model_copy(update={"lovasz": 0.5, "jaccard": 0.5, "tversky": 0.5})
     made = segmentation_loss(loss, WEIGHTS, BATCH, SHARES)

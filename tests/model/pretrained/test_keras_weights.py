@@ -149,6 +149,7 @@ def test_a_file_without_the_published_checksum_is_not_taken(
         loaded(encoder, "imagenet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.3, 0.99])
 def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, no_network: None, part: float) -> None:
     file = cached_file("mobilenet_v2")
@@ -218,6 +219,7 @@ def broken_proxy(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "answer",
