@@ -117,7 +117,7 @@ class Drawing:
                 window = Window(0, first, *part.shape)
                 chance = chances.of(part, areas.of(window)) if self.by_area else None
                 kept.add(number, window, part, part, chance)
-        pixels = kept.drawn(self.points_H)
+        pixels = kept.sample(self.points_H)
         size, reference = np.zeros(len(pixels)), np.zeros(len(pixels), np.int64)
         for number, areas in enumerate(maps.areas):
             of = pixels.raster == number

@@ -79,13 +79,13 @@ def _counted(
     for start in ("first_start", "next_start"):
         forget_all()
         with _counting(server, found, start):
-            remote_files(dataset.root, listed, progress=False)
+            remote_files(dataset.root, listed)
             index = build_index(dataset, "train", TilesConfig(size=_TILE), progress=False)
             band_statistics(dataset, "train", progress=False)
             scene_digests(dataset.scenes, cache_folder(dataset), progress=False)
     draws = rng.integers(0, len(index), tiles).tolist()
     forget_all()
-    remote_files(dataset.root, listed, progress=False)
+    remote_files(dataset.root, listed)
     for way in ("in_place", "packed"):
         with _counting(server, found, f"{way}_opening"):
             store = SceneStore(dataset, index.scenes, _TILE, cache_folder(dataset), progress=False)

@@ -37,7 +37,7 @@ import sys, numpy as np
 from pathlib import Path
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import read_label
-from segmenter.raster.written_map import WrittenMap
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.components import STRIP_PIXELS
 from segmenter.grid.windows import row_strips
 from segmenter.extras.vectors.label_files import LabelFiles

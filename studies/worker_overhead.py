@@ -91,7 +91,7 @@ def _child(width: int, processes: int, index: int, addresses: str, steps: int) -
     load_tensorflow(1 if several else _REPLICAS, clustered=several)
     cluster = find_cluster("auto", addresses, index, {}) if several else None
     devices = make_devices(DistributionConfig(), None if several else _REPLICAS, cluster)
-    with devices.workers.together():
+    with devices.workers.shared_end():
         with mock.patch("tests.helpers.small_training.strategy_of", return_value=devices.strategy):
             training = Training(UNetConfig(depth=3, width=width), LossConfig(), _REPLICAS, "float32")
         training.devices = devices

@@ -14,7 +14,7 @@ from segmenter.config.recipe import UNetConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.inference.function import predict_function
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import MappedWindow, Tiling, classify_all
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import network_geometry
@@ -36,7 +36,7 @@ for size in (Size(223, 61), Size(127, 211)):
     whole = predict(image[None], valid[None])[0].masked(valid)
     tiling = Tiling(Size(64, 64), network_geometry(model).radius, 4, 3)
     for event in classify_all([ArrayJob(raster, Window.of(size))], tiling, predict):
-        if isinstance(event, Mapped):
+        if isinstance(event, MappedWindow):
             found, expected = event.prediction, whole[event.window.slices()]
             ranks = np.sort(expected.probabilities, axis=-1)
             clear = ranks[..., -1] - ranks[..., -2] > 1e-5
