@@ -466,6 +466,7 @@ def test_every_module_of_the_wheel_can_be_imported(unpacked: Path, tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, "all imported\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_of_the_wheel_needs_no_clone(unpacked: Path, tmp_path: Path) -> None:
     done = _away(["-c", START, "recipes"], unpacked, tmp_path)
     assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == sorted(

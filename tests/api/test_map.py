@@ -54,6 +54,7 @@ def test_the_files_are_those_of_the_command(run: OpenRun, scenes: Path, tmp_path
     assert repr(again).startswith("2 maps in")
 
 
+@pytest.mark.slow
 def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, capfd: Any) -> None:
     run.map(scenes, tmp_path / "maps", format="png")
     for name in ("a", "b"):
@@ -78,6 +79,7 @@ ALL_IN_ONE = {"images": "images/{name}.tif", "labels": "all.tif"}
 BANDS = {"images": [f"b{band}/{{name}}.tif" for band in (1, 2, 3)], "labels": "labels/{name}.tif"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "given", "labels"),
     [
@@ -163,6 +165,7 @@ def test_a_failing_input_is_an_error_others_are_mapped(run: OpenRun, scenes: Pat
     assert not (tmp_path / "alone").exists()
 
 
+@pytest.mark.slow
 def test_the_model_is_compiled_once_for_many_calls(run: OpenRun, scenes: Path, tmp_path: Path) -> None:
     opened = open_run(run.paths[0])
     opened.map(scenes / "a.tif", tmp_path / "maps")
@@ -278,6 +281,7 @@ def test_an_array_is_mapped_as_the_file_of_its_pixels(
     np.testing.assert_array_equal(run.predict(filled, valid), expected)
 
 
+@pytest.mark.slow
 def test_probabilities_and_blended_windows_are_those_of_the_file(
     run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path
 ) -> None:
@@ -296,6 +300,7 @@ def test_probabilities_and_blended_windows_are_those_of_the_file(
     np.testing.assert_array_equal(run.predict(image, valid, mode="smooth", window_size=64), expected)
 
 
+@pytest.mark.slow
 def test_another_scale_is_the_files(run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path) -> None:
     expected = _mapped(run, make_geotiff("a.tif", image), tmp_path / "maps", "--gsd", "0.8")
     np.testing.assert_array_equal(run.predict(image, gsd=0.8, raster_gsd=0.5), expected)

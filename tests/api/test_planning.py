@@ -138,6 +138,7 @@ def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], tiles: Tiles) 
         plan_epoch([[50, 0], [0, 50]], 1, max_repeats=None)
 
 
+@pytest.mark.slow
 def test_the_door_is_light_and_complete() -> None:
     """Importing imports the version and rules of strategies alone; a name, no TensorFlow; and no loader."""
     code = (

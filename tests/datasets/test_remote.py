@@ -87,6 +87,7 @@ def all_of(given: Recipe, cache: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_bucket_is_as_its_folder(scenes: Path, store: Store, tmp_path: Path) -> None:
     store.put_folder(scenes, "some/where/")
     local = all_of(recipe(str(scenes)), tmp_path / "local")
@@ -104,6 +105,7 @@ def test_what_a_web_server_has_is_named_in_a_list(scenes: Path, server: FileServ
     assert all(asked.path.endswith("?signature=hidden") for asked in server.asked)
 
 
+@pytest.mark.slow
 def test_after_packing_no_tile_is_asked_for(scenes: Path, store: Store, tmp_path: Path, capfd: Any) -> None:
     store.put_folder(scenes)
     given = recipe(f"s3://{store.bucket}")
@@ -156,6 +158,7 @@ def test_a_listing_that_fails_midway_is_no_shorter_one(
         list(buckets.listing(place))
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(
     scenes: Path, store: Store, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

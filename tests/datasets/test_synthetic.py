@@ -87,6 +87,7 @@ def test_no_boundary_is_black_exactly_within_three_pixels_of_a_border(potsdam: P
     np.testing.assert_array_equal(eroded[~black], full[~black])
 
 
+@pytest.mark.slow
 def test_naic_tiles_hold_few_or_many_classes_and_some_classes_are_rare(naic: Path) -> None:
     tiles_with: Counter[int] = Counter()
     held = []

@@ -144,6 +144,7 @@ def call(recipe: tuple[str, ...], *arguments: str) -> int:
     return main(["augmented", *recipe, *arguments])
 
 
+@pytest.mark.slow
 def test_every_class_is_shown_with_the_label_that_belongs_to_it(
     recipe: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

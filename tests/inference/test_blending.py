@@ -48,6 +48,7 @@ kinds = st.sampled_from(sorted(WEIGHTS))
 sides = st.integers(1, 150)
 
 
+@pytest.mark.slow
 @given(sides, sides, kinds, st.sampled_from([0, 10, 25, 50, 75, 90]), st.sampled_from([1, 4, 8]), st.data())
 @example(1, 1, "hann", 50, 8, None)
 @example(101, 149, "linear", 75, 8, None)
@@ -99,6 +100,7 @@ def test_blending_is_the_weighted_mean_of_the_windows(rng: np.random.Generator) 
     np.testing.assert_allclose(found.probabilities, np.where(raster.valid[..., None], mean, 0), atol=1e-3)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_part_is_that_part_of_the_whole_bit_for_bit(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -204,6 +206,7 @@ def blended_or_exact(raster: ArrayRaster, tiling: Tiling, predict: Any) -> Any:
     return np.asarray(event.prediction.probabilities, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["0.5,1", *(pytest.param(t, marks=pytest.mark.slow) for t in ("0.625", "flips,scales", "2"))]
 )
@@ -244,6 +247,7 @@ def near(tensorflow: ModuleType) -> Any:
     return keras.Model(image, keras.layers.Conv2D(4, 3, padding="same", name="logits")(image))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["0.25", *(pytest.param(t, marks=pytest.mark.slow) for t in ("0.75", "2"))])
 def test_no_pixel_sees_farther_than_the_radius_over_scales(
     near: Any, rng: np.random.Generator, text: str

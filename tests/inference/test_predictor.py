@@ -191,6 +191,7 @@ def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:
     assert peaks[1] - peaks[0] < 300 * (heights[1] - heights[0]) / 4
 
 
+@pytest.mark.slow
 def test_a_file_of_nothing_stays_in_bounds() -> None:
     """One valid pixel, then thousands of empty windows: they must not pile up behind an unfilled batch."""
 

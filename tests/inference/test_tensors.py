@@ -32,6 +32,7 @@ def test_the_largest_is_found_and_of_several_the_first(rng: np.random.Generator,
         np.testing.assert_array_equal(function(scores), scores.argmax(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_a_pixel_does_not_depend_on_how_many_are_with_it(rng: np.random.Generator) -> None:
     function = tf.function(

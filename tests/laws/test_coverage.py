@@ -88,6 +88,7 @@ def test_potsdam_as_the_recipe_says(potsdam: Path) -> None:
     assert keeps_the_law(run(CONFIGS / "potsdam.yaml", *split(potsdam)))
 
 
+@pytest.mark.slow
 def test_potsdam_in_small_tiles_and_batches(potsdam: Path) -> None:
     """Cars and clutter are scarce in tiles of 64 pixels, and easily moved out of view."""
     small = ("tiles.size=64", "training.global_batch=8", "model.depth=3")

@@ -165,6 +165,7 @@ def pixels(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_wide_raster_is_mapped_in_columns_and_goes_on_where_it_was_left(
     tmp_path: Path,
@@ -205,6 +206,7 @@ def test_a_wide_raster_is_mapped_in_columns_and_goes_on_where_it_was_left(
     assert files(tmp_path / "maps") == files(tmp_path / "columns")
 
 
+@pytest.mark.slow
 def test_a_partial_map_of_other_columns_is_used_as_far_as_it_goes(
     tmp_path: Path,
     make_geotiff: Make,

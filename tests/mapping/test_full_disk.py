@@ -100,6 +100,7 @@ def test_a_stopped_map_that_finds_a_full_disk_takes_what_was_kept_of_it(
     assert hidden(folder / "maps") == [".journal.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_map_that_does_not_fit_leaves_nothing_half_written(
     disk: Callable[[int], Path], source: Path, stopped_at: Callable[..., None], call: Call, capsys: Any
 ) -> None:

@@ -174,6 +174,7 @@ child_predict.main(0, 1000, sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_outputs_of_one_input_are_complete_or_made_anew(make_geotiff: Make, call: Call, large: None) -> None:
     """Killed when the first of two files has its new name: both are of the new call in the end."""
     source = scene(make_geotiff, "in/a.tif", 60, 50)
@@ -251,6 +252,7 @@ def test_windows_are_chosen_once(make_geotiff: Make, call: Call, monkeypatch: An
     assert all(facts["batch"] >= 1 for facts in settings)
 
 
+@pytest.mark.slow
 def test_finished_maps_are_kept_and_changes_are_said(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name in ("a", "b"):
         scene(make_geotiff, f"in/{name}.tif", 40, 50)

@@ -171,6 +171,7 @@ def test_with_maps_in_a_bucket_the_polygons_stay_here(
     assert "areas.gpkg: finished and unchanged" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_labels_of_polygons_score_as_the_raster_does(call: Call, monkeypatch: Any) -> None:
     """The polygons of the maps themselves, with one class renamed by hand: one file for both images."""
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")

@@ -152,6 +152,7 @@ def test_what_is_uploaded_is_what_a_folder_gets(
     assert left == []
 
 
+@pytest.mark.slow
 def test_the_same_command_does_nothing_twice(
     to_bucket: Call, store: Store, capfd: Any, make_geotiff: Make
 ) -> None:
@@ -169,6 +170,7 @@ def test_the_same_command_does_nothing_twice(
     assert written(store) == ["b.tif", "b.qml", "b.tif.aux.xml"]
 
 
+@pytest.mark.slow
 def test_scores_and_pictures_of_maps_that_are_there_already(
     scenes: list[Path], to_bucket: Call, store: Store, make_png: Make, rng: Any
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_busy_store_gets_all(to_bucket: Call, store: Store, capfd: Any) -> Non
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_what_is_refused_stays_for_the_next_call(to_bucket: Call, store: Store, capfd: Any) -> None:
     store.fault = lambda method, path: 403 if method == "PUT" and path.endswith("b.tif") else None
     assert to_bucket("in") == 1

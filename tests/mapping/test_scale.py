@@ -221,6 +221,7 @@ def test_a_cut_scene_is_mapped_like_the_whole(make_geotiff: Make, call: Call, rn
         np.testing.assert_array_equal(found, expected[slice(*rows), slice(*cols)])
 
 
+@pytest.mark.slow
 def test_smooth_maps_scores_and_many_files(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     """Blended windows, labels on the raster's own pixels, small files of several scales in one call."""
     image = rng.integers(0, 255, (70, 80, 3), np.uint8)
@@ -275,6 +276,7 @@ def brought_back(columns: GridColumns, side: int) -> np.ndarray:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", [Fraction(7, 3), Fraction(3, 7), pytest.param(Fraction(1, 12), marks=pytest.mark.slow)]
 )

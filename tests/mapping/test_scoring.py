@@ -176,6 +176,7 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
         assert [f"error: {text}" for text in found] == [error]
 
 
+@pytest.mark.slow
 def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
     make_geotiff: Make, make_png: Make, call: Call, capsys: Any
 ) -> None:
@@ -338,6 +339,7 @@ def test_a_scale_of_the_recipe_goes_before_the_georeference(tiles: Tiles, call: 
     assert "p.tif: a pixel is 1.2 m, resampled to 0.6 m for the model" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_splits_share_a_folder_and_resume(tiles: Tiles, call: Call, capsys: Any) -> None:
     seen: dict[str, Any] = {}
     for split, names in (("test", ["3_p", "3_q"]), ("validation", ["2_p"]), ("train", ["1_p", "1_q"])):
@@ -363,6 +365,7 @@ def test_the_protocol_is_that_of_the_validation_in_training(tiles: Tiles, call: 
     assert found.differences(validation_protocol(load_dataset(recipe))) == []
 
 
+@pytest.mark.slow
 def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     tmp_path: Path, tiles: Tiles, call: Call, make_geotiff: Make, make_png: Make, capsys: Any
 ) -> None:

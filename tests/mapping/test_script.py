@@ -203,6 +203,7 @@ def test_the_result_can_be_had_as_json(make_geotiff: Make, make_png: Make, call:
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make) -> None:
     source = make_geotiff("in/a.tif", np.ones((8_000, 70, 3), np.uint8))
     options = ["--output", str(tmp_path / "maps"), "--window-size", "64", "--batch", "1"]

@@ -76,6 +76,7 @@ def test_a_larger_promise_has_no_smaller_sets(run: Path) -> None:
     assert (each[1] >= each[2]).all()
 
 
+@pytest.mark.slow
 def test_probabilities_are_written_beside_sets_as_without_them(run: Path, tmp_path: Path) -> None:
     image = str(run.parent / "images/s6.tif")
     for name, more in (("a", []), ("b", ["--sets", "0.9"])):
@@ -107,6 +108,7 @@ def test_a_run_without_thresholds_says_how_to_make_them(run: Path, tmp_path: Pat
         (tmp_path / SETS).rename(run / SETS)
 
 
+@pytest.mark.slow
 def test_places_to_label_are_ordered_by_the_classes_of_their_sets(run: Path, tmp_path: Path) -> None:
     image, side = run.parent / "images/s6.tif", 16
     assert predict([str(run), str(image), "--output", str(tmp_path), "--sets", "0.9"]) == 0

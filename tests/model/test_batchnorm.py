@@ -176,6 +176,7 @@ def test_replicas_are_one_device(four_replicas: list[str], split: str) -> None:
     assert off(many["moving"][0], 0.9 * before + 0.1 * np.concatenate([mean, variance])) <= EXACT
 
 
+@pytest.mark.slow
 def test_a_batch_without_pixels_teaches_nothing(four_replicas: list[str]) -> None:
     empty = together(four_replicas, "ours", images((0, 6, 7, 5)), [0, 0, 0, 0])
     before = np.concatenate(layer_of("keras", (0, 6, 7, 5)).get_weights()[2:])
@@ -183,6 +184,7 @@ def test_a_batch_without_pixels_teaches_nothing(four_replicas: list[str]) -> Non
     assert (empty["weights"] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [pytest.param("float32", marks=pytest.mark.slow), "mixed_float16"])
 def test_sound_from_the_first_step(four_replicas: list[str], policy: str) -> None:
     """Mean 1000, deviation 1: float32 has 7 digits, of which the mean takes 3.
@@ -244,6 +246,7 @@ def test_weights_are_keras_by_name_and_order() -> None:
     assert np.array_equal(ours(x, training=False), keras(x, training=False))
 
 
+@pytest.mark.slow
 def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
     def graph(model: Any) -> Any:
         spec = tensorflow.TensorSpec((None, 32, 32, 3))
@@ -426,6 +429,7 @@ def network(seed: int) -> Any:
     return build_model(MODEL, 3, 4)
 
 
+@pytest.mark.slow
 def test_masks_go_on_where_a_checkpoint_left_them_and_an_older_one_is_not_resumed() -> None:
     x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
     whole, resumed = network(1), network(2)

@@ -89,6 +89,7 @@ def check_drop_path(model: Any, rate: float) -> None:
     assert rates == pytest.approx(np.arange(1, len(rates) + 1) * rate / max(1, len(rates)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_stride", [pytest.param(16, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", ATROUS)
 def test_atrous_features_hold_the_strided_ones(name: str, output_stride: int) -> None:
@@ -115,6 +116,7 @@ def test_atrous_features_hold_the_strided_ones(name: str, output_stride: int) ->
         assert np.allclose(a, on_grid, rtol=0, atol=1e-5 * np.abs(a).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_weights_have_the_same_names_in_each_model_and_a_stage(name: str) -> None:
     model = config(name, decoder_width=8, drop_path=0 if name in NOT_RESIDUAL else 0.2, dropout=0.1)
@@ -136,6 +138,7 @@ def test_weights_have_the_same_names_in_each_model_and_a_stage(name: str) -> Non
     assert kernels[0][2] == 3  # of the bands: by it a fine-tuning knows whether its first layer is kept
 
 
+@pytest.mark.slow
 def test_drop_path_is_at_the_end_of_each_branch_and_grows(few_blocks: None) -> None:
     model = features_model(SMALL, drop_path=0.6)
     found = {layer.name: layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"}
@@ -219,6 +222,7 @@ QUICK = {("unet", "mixed_float16"), ("efficientnet_lite0, fpn", "float32")}
 CASES = [(name, dtype) for name in MODELS for dtype in ("float32", "mixed_float16")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"), [pytest.param(*e, marks=[] if e in QUICK else [pytest.mark.slow]) for e in CASES]
 )

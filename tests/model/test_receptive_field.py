@@ -303,6 +303,7 @@ MobileNetV2, 483 for ResNet-50."""
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name != "MobileNetV2" else []) for name in RADII]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_field_is_that_of_the_literature(name: str) -> None:
     geometry = network_geometry(_encoder(name))

@@ -57,6 +57,7 @@ def test_programs_hear_nothing_of_images_without_georeference(make_geotiff: Make
         assert raster_info(path).transform is None
 
 
+@pytest.mark.slow
 def test_files_are_read_by_rasterios_own_gdal_beside_that_of_another_wheel() -> None:
     """Pyogrio brings a GDAL too, with settings and caches of its own."""
     code = (

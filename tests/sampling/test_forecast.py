@@ -211,6 +211,7 @@ def test_all_tables_of_up_to_six_tiles_and_four_classes() -> None:
                     assert agrees(list(codes), 4, batch), (codes, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", [60, pytest.param(500, marks=pytest.mark.slow)])
 def test_tables_of_up_to_twelve_tiles(tables: int) -> None:
     rng = np.random.default_rng(0)

@@ -78,6 +78,7 @@ def test_presence_is_the_plan_that_it_was_before_quotas() -> None:
     assert zlib.crc32(result.rows_SB.astype("<i8").tobytes()) == before_quotas
 
 
+@pytest.mark.slow
 @given(st.integers(40, 200), st.integers(2, 6), st.integers(2, 7), st.integers(0, 10_000))
 def test_coverage_where_places_are_short(tiles: int, classes: int, batch: int, seed: int) -> None:
     """Fewer places than classes: each tile has to bring several, or planning says how many would do."""

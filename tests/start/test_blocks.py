@@ -198,6 +198,7 @@ def test_classes_with_many_groups_are_in_each_part(counts: Table, test: float, s
     assert (parts_of(counts, found, wish.parts)[:, many] > 0).all()
 
 
+@pytest.mark.slow
 @given(st.integers(30, 120), st.integers(0, 99))
 def test_shares_are_near_to_those_wished(groups: int, seed: int) -> None:
     counts = np.random.default_rng(seed).integers(500, 1500, (groups, 4))
@@ -348,6 +349,7 @@ def test_contradictions_are_refused(recipe: Callable[..., Path], split: dict[str
         load_recipe(recipe(**split))
 
 
+@pytest.mark.slow
 def test_a_buffer_below_the_receptive_field_is_refused(
     tensorflow: Any, recipe: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

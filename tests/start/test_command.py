@@ -88,6 +88,7 @@ def test_json_is_alone_on_stdout(data: Path, capsys: Any) -> None:
     assert not Path("town.html").exists()
 
 
+@pytest.mark.slow
 def test_fewer_hours_say_what_they_cost_and_too_few_name_those_that_are_enough(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_folds_are_found_in_order_and_a_run_is_none(tmp_path: Path) -> None:
     assert folds_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_without_folds_in_the_recipe_there_is_nothing_to_train(tmp_path: Path) -> None:
     done = train(made_recipe(tmp_path / "data"), "--folds", "--run", str(tmp_path / "run"), check=False)
     assert done.returncode == 2
@@ -330,6 +332,7 @@ def test_a_plan_is_valid_reasoned_and_the_same_each_time(scenes: Callable[..., P
     assert recipe.sampling.method == "plan"
 
 
+@pytest.mark.slow
 def test_numbered_pieces_stay_together(scenes: Callable[..., Path]) -> None:
     names = [f"{place}_{i:03}" for place in ("ash", "birch", "cedar", "elm", "fir") for i in range(1, 5)]
     dataset = given(scenes(names, (64, 71)), "abc")
@@ -354,6 +357,7 @@ def test_a_given_test_may_cut_series(scenes: Callable[..., Path]) -> None:
     assert len({scene.name[:3] for scene in loaded.of("validation")}) == 1
 
 
+@pytest.mark.slow
 def test_windows_that_overlap_are_held_out_in_strips_and_leak_nothing(
     tmp_path: Path, make_geotiff: Callable[..., Path], rng: np.random.Generator
 ) -> None:
@@ -391,6 +395,7 @@ def test_a_given_test_gets_validation_from_the_other_groups(scenes: Callable[...
     assert loaded.of("validation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "size"), [("potsdam", 150), ("naic2020", 64)])
 def test_published_layouts_are_planned(kind: str, size: int, tmp_path: Path) -> None:
     make = make_potsdam if kind == "potsdam" else make_naic2020
@@ -454,6 +459,7 @@ def test_a_step_has_places_for_all_classes(tmp_path: Path, make_geotiff: Callabl
     assert values(plan(dataset, "planned", gpus=()))["training.global_batch"] == 16
 
 
+@pytest.mark.slow
 def test_cards_that_are_not_here_are_planned_for(scenes: Callable[..., Path]) -> None:
     dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131), dtype="uint16"), "abc")
     four = values(plan(dataset, "planned", gpus=(11, 11, 11, 11)))
@@ -484,6 +490,7 @@ def test_cards_are_filled_where_there_are_tiles_enough(cards: tuple[int, ...], t
         assert full or count * epochs < 1000 * (batch + len(cards)) or batch + len(cards) > 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("dubai", marks=pytest.mark.slow), "amazon", "naip"])
 def test_real_imagery_is_planned(name: str, shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]

@@ -478,6 +478,7 @@ def test_a_frozen_first_layer_with_another_normalisation_is_warned_of(
     assert len(said()) == 1
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(tmp_path: Path, said: Said) -> None:
     recipe = load_recipe(made(tmp_path / "data"), ["training.rates={decoder stage 1: 0}"])
     dataset = load_dataset(recipe)

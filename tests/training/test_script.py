@@ -192,6 +192,7 @@ def test_a_damaged_file_is_named_before_or_while_training(
     assert f"{which}/{scene}.tif" in refusal(recipe, *(f"--set={setting}" for setting in simple))
 
 
+@pytest.mark.slow
 def test_print_config_shows_what_load_reads(finished: tuple[Path, Path], tmp_path: Path) -> None:
     shown = train(finished[0], "--print-config", "--set", "training.global_batch=16").stdout
     assert "global_batch: 16  # tiles: number of tiles in one optimiser step" in shown
@@ -223,6 +224,7 @@ def test_a_training_leaves_a_calibration_of_its_best_model(finished: tuple[Path,
     assert 'id="reliability"' in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_maps_are_calibrated_unless_asked_otherwise(finished: tuple[Path, Path], tmp_path: Path) -> None:
     run, bare = finished[1], tmp_path / "bare" / "run"
     shutil.copytree(run, bare)
@@ -252,6 +254,7 @@ def test_maps_are_calibrated_unless_asked_otherwise(finished: tuple[Path, Path],
                 np.testing.assert_array_equal(first.read(), second.read())
 
 
+@pytest.mark.slow
 def test_the_command_makes_the_same_calibration_anew(
     finished: tuple[Path, Path], tmp_path: Path, capsys: Any
 ) -> None:
@@ -271,6 +274,7 @@ def test_the_command_makes_the_same_calibration_anew(
     np.testing.assert_allclose(again["bias"], whole["bias"], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_of_a_single_scene_one_half_measures_what_the_other_fits(
     finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

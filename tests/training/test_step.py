@@ -52,6 +52,7 @@ def test_micro_batches_without_batchnorm_equal_the_batch() -> None:
     assert difference(start, whole.weights()) > SEEN  # they did move
 
 
+@pytest.mark.slow
 def test_with_batchnorm_the_statistics_are_those_of_the_micro_batches() -> None:
     """As documented: each of the two micro-batches moves the averages, as steps on the halves would."""
     image, valid, label = batches(1)
@@ -111,6 +112,7 @@ HANDED_ON = {"Cast", "TopKV2"}
 """Kernels of a GPU for int32: `Cast` makes other numbers of it, `TopKV2` gives its order so."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [SUM, EMPHASES], ids=["sum of all", "emphases"])
 def test_no_map_of_int32_is_computed_with(config: LossConfig) -> None:
     """TensorFlow 2.21 adds, multiplies and compares int32 in host memory, also on a GPU."""

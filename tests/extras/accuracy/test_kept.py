@@ -225,6 +225,7 @@ def test_labels_of_acatama_are_taken_by_their_number(points: Path, tmp_path: Pat
         main(["estimate", str(points), "--labels", str(saved)])
 
 
+@pytest.mark.slow
 def test_other_maps_also_of_the_same_name_and_other_classes_are_refused(
     points: Path, tmp_path: Path, run: Run
 ) -> None:

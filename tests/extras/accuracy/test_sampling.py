@@ -118,6 +118,7 @@ def test_kept_pixels_are_a_uniform_sample_of_each_stratum_without_replacement(mo
         np.testing.assert_allclose(shares, probability, atol=5 * np.sqrt(0.25 / trials))
 
 
+@pytest.mark.slow
 def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypatch: Any) -> None:
     monkeypatch.setattr("segmenter.extras.accuracy.covers._SLACK", 1)
     area = np.array([[1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 9.0, 60.0]])
@@ -142,6 +143,7 @@ def test_pixels_are_drawn_with_their_probability_and_in_a_fixed_number(monkeypat
     np.testing.assert_allclose(hits / trials, chance[0], atol=0.03)  # Pareto's are within 0.02 of four points
 
 
+@pytest.mark.slow
 def test_intervals_over_maps_of_unlike_pixels_hold_the_truth_and_points_of_one_size_are_drawn_as_before() -> (
     None
 ):
@@ -353,6 +355,7 @@ def test_without_georeference_pixels_count(put: Put, tmp_path: Path, capsys: Any
     )
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_window_and_the_kept_pixels(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covers, "_SIDE", 128)
     peaks = []
@@ -365,6 +368,7 @@ def test_memory_is_that_of_a_window_and_the_kept_pixels(put: Put, monkeypatch: p
     assert peaks[2] < 1.02 * peaks[1] + (1 << 16)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_points_times_strata(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covers, "_SLACK", 1 << 10)
     path, peaks = put("m/a.tif", noise(1, 600, 600)), []

@@ -204,6 +204,7 @@ def deepness(export: Export) -> Exported:
     return export("--format", "onnx", "--profile", "deepness", "--size", "96")
 
 
+@pytest.mark.slow
 def test_deepness_finds_its_keys_and_gives_the_map(mapped: Mapped, deepness: Exported) -> None:
     """Where it has data, and farther than the radius from what it fills up with zeros."""
     run = load_run(mapped.run)
@@ -248,6 +249,7 @@ def declined(mapped: Mapped, tmp_path: Path, capsys: Any) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_another_class_is_refused(declined: Any, monkeypatch: Any) -> None:
     reading = exporting.read_model
 

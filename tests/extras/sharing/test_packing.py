@@ -399,6 +399,7 @@ def killed(folder: Path, call: str, what: str, **names: str) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "what"), [("pack", "os.replace"), ("unpack", "os.rename")])
 def test_packing_and_unpacking_again_leaves_only_what_is_asked_for(
     call: str, what: str, run: Path, packed: Path, tmp_path: Path

@@ -71,6 +71,7 @@ def _wkbs(found: Polygons) -> list[str]:
     return sorted(shapely.to_wkb(shapely.normalize(found.shape_P), hex=True))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20), st.floats(0.5, 4))
 @settings(max_examples=20, deadline=None)
 def test_simplified_they_have_no_gap_or_overlap(seed: int, cells: bool, rows: int, tolerance: float) -> None:

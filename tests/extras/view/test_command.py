@@ -19,6 +19,7 @@ from tests.helpers.viewed_maps import UTM, made_map
 COMMAND = "import sys; from datasets.commands import main; sys.exit(main(['view', *sys.argv[1:]]))"
 
 
+@pytest.mark.slow
 def test_the_page_is_served_until_it_is_interrupted(tmp_path: Path) -> None:
     if not (BUILT / "app.js").exists():
         pytest.skip("the page is not built: make view")

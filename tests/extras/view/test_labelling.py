@@ -59,6 +59,7 @@ def estimated(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_points_come_in_their_order_and_the_estimate_is_that_of_the_same_labels_in_qgis(
     page: PageClient, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_points_come_in_their_order_and_the_estimate_is_that_of_the_same_labels_
     assert (progress["answered"], progress["total"], progress["unclear"]) == (60, 60, 4)
 
 
+@pytest.mark.slow
 def test_what_the_map_says_is_nowhere_in_what_the_page_receives(folder: Path, made: Path) -> None:
     """Two files that differ in nothing but the map's classes give the same bytes to a page."""
     path, seen = folder / "points.gpkg", []
@@ -113,6 +115,7 @@ def test_what_the_map_says_is_nowhere_in_what_the_page_receives(folder: Path, ma
     assert len(seen[0]) > 10_000
 
 
+@pytest.mark.slow
 def test_an_answer_given_anew_moves_no_interval_before_ten_more(page: PageClient) -> None:
     """Else whoever changes one answer to and fro reads from the interval what the map says there."""
     row = page.get("next/0")

@@ -124,6 +124,7 @@ def test_names_and_shapes_are_those_of_the_encoder_built_and_drop_path_grows(enc
     assert rates == pytest.approx(np.arange(1, len(rates) + 1) * 0.3 / len(rates))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "counts"),
     [("resnet18", (2, 2, 2, 2)), pytest.param("resnet50", (3, 4, 6, 3), marks=pytest.mark.slow)],
@@ -146,6 +147,7 @@ def test_a_resnet_computes_what_pytorch_does(
         np.testing.assert_allclose(np.asarray(ours[0]).transpose(2, 0, 1) / scale, theirs / scale, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "end", "output_stride"),
     [pytest.param("resnet18", False, 16, marks=pytest.mark.slow), ("efficientnet_lite0", True, 8)],
@@ -169,6 +171,7 @@ def test_atrous_features_hold_those_of_the_original(
     np.testing.assert_allclose(found, coarse, atol=1e-4 * np.abs(coarse).max())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained` is not installed")
 def test_the_converted_encoder_classifies_as_the_original() -> None:
     """Outputs of `efficientnet_lite_pytorch` 0.1.0 on PyTorch 2.13 for this image, of deviation 1."""
@@ -201,6 +204,7 @@ def test_an_image_with_the_same_in_all_bands_gives_what_it_gave_in_three(tmp_pat
     )
 
 
+@pytest.mark.slow
 def test_named_bands_take_the_weights_of_their_channel_or_number(tmp_path: Path) -> None:
     file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
     kernel = first_kernel(torch_encoder_weights(config("efficientnet_lite0", file), 3))
@@ -305,6 +309,7 @@ def test_a_checkpoint_is_converted_by_a_command(
     torch_encoder_weights(config("resnet18", out), 3)
 
 
+@pytest.mark.slow
 def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,6 +118,7 @@ def features(original: Any, encoder: str, image: Any) -> list[Any]:
     return list(keras.Model(original.inputs[0], [_tensor(original, name) for name in names])(image))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", FROM_KERAS)
 def test_imagenet_weights_come_from_keras_own_cache(
     home: Path, no_network: None, accepted: list[str], rng: np.random.Generator, encoder: str

@@ -140,6 +140,7 @@ def test_a_killed_worker_ends_the_training_in_one_line() -> None:
             feed.check()
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_killed_main_process_and_hear_no_signals_meant_for_it() -> None:
     code = (
         "import sys, time; from segmenter.tiles.feeding.processes import WorkerPool; "
@@ -322,6 +323,7 @@ def test_the_stage_that_is_made_slow_is_the_limit(
     assert cost.total < 2 * cost.stages[limit]
 
 
+@pytest.mark.slow
 def test_the_tool_says_what_the_input_feeds_and_writes_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
