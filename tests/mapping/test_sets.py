@@ -32,7 +32,7 @@ def run(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pat
     recipe = made(folder, scenes=7)
     content = yaml.safe_load(recipe.read_text())
     content["dataset"]["split"] = {"validation": ["s3", "s4", "s5"], "test": ["s6"]}
-    content["distribution"] = {"devices": [0]}
+    content["distribution"] = {"strategy": "one_device"}
     recipe.write_text(yaml.safe_dump(content))
     with rasterio.open(folder / "images/s6.tif", "r+") as image:
         image.nodata = 0

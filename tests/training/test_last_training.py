@@ -27,7 +27,7 @@ def chosen(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
     recipe = made(folder, scenes=7)
     content = yaml.safe_load(recipe.read_text())
     content["dataset"]["split"] = {"validation": ["s4", "s5"], "test": ["s6"]}
-    content["distribution"] = {"devices": [0]}
+    content["distribution"] = {"strategy": "one_device"}
     content["training"] |= {"epochs": 4, "best_by": "iou:scarce", "stop_after": 4}
     recipe.write_text(yaml.safe_dump(content))
     assert train([str(recipe), "--run", str(folder / "made")]) == 0
