@@ -243,7 +243,7 @@ def _named(arm: str, maps: dict[str, dict[str, Any]]) -> dict[str, float]:
         "plain": maps["none"]["mIoU"],
         "left-right mirror": maps["mirror"]["mIoU"],
         "target's colours moved to training's, by histogram": maps["moved"]["mIoU"],
-        "by mean and deviation": maps["standardised"]["mIoU"],
+        "the same by mean and deviation": maps["standardised"]["mIoU"],
         "scale of the target, by confidence": max(scales, key=lambda each: each["confidence"])["mIoU"],
         "scale of the target, bound: by the truth": max(each["mIoU"] for each in scales),
     }

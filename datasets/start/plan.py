@@ -312,12 +312,14 @@ def geometry(draft: Draft) -> Iterator[Choice]:
 def colours(draft: Draft) -> Iterator[Choice]:
     """Leave colours alone for encoders that look straight down, change them little from scratch.
 
-    Left alone they gain 2 points with the encoder on Dubai (studies/results_method.md), 0.8 on roads. From
-    scratch 0.25, with hue, costs 15 points of Potsdam's look-alikes in 480 steps (studies/planned.md).
+    Left alone they gain 2 points with the encoder on Dubai (studies/results_method.md), 0.8 on roads; on
+    roads of another year, which are brighter, they cost 6 (studies/new_place.md). From scratch 0.25, with
+    hue, costs 15 points of Potsdam's look-alikes in 480 steps (studies/planned.md).
     """
     amount = 0.2 if draft.up[0] else 0.0 if draft.pretrained else 0.1
     reason = "how bright a thing is tells it apart" if not amount else "light differs from scene to scene"
-    yield Choice("augmentation.brightness", amount, reason)
+    elsewhere = "0.25, as contrast, to map places in other light: 6 points on roads of another year"
+    yield Choice("augmentation.brightness", amount, reason, "" if amount else elsewhere)
     yield Choice("augmentation.contrast", amount, reason)
 
 
