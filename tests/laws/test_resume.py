@@ -279,7 +279,7 @@ def test_killed_twenty_times_it_ends_in_the_same_bits(recipe: Path, tmp_path: Pa
         if kill % 2:
             training.until_saving()
         elif checkpoints(run):
-            training.until_said("step/s")
+            training.until_said(" images/s")
             a_moment(2)
         else:  # on a slow machine none is there in the first moments
             training.until_saved()
