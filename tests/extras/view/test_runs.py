@@ -79,6 +79,8 @@ def test_the_first_epoch_has_no_time_left_yet(tmp_path: Path) -> None:
 
 def test_a_page_changes_with_the_files_and_stays_without(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "mine", epochs=3, of=12)
+    for file in run.path.rglob("*"):
+        os.utime(file, (1_700_000_000, 1_700_000_000))  # it stands since years, not seconds
     with routes_of(Wanted((run.path,))) as routes, served(routes) as server:
         page = PageClient(server)
         first = page.get("now")
