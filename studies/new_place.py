@@ -1,13 +1,13 @@
-"""What helps at a place that training never saw: a tile of Dubai held out, with each remedy's bound beside it.
+"""Measure what helps at a place that training never saw, with the bound of a remedy beside it.
 
-    python -m studies.new_place --dubai DIR --work DIR [--only PART]    all trainings, one by one
-    python -m studies.new_place --page                                 the tables of studies/new_place.md
+    python -m studies.new_place tiles --dubai DIR --work DIR [--only PART]       each tile of Dubai held out
+    python -m studies.new_place move IMAGES LIKE OUTPUT [--by deviation]         images of a folder, in other colours
+    python -m studies.new_place page                                            the table of studies/new_place.md
 
-Arms that train are `configs/dubai_pretrained.yaml` with one change, for about as many processor minutes. Ways
-that change only what is mapped (mirrors, the target's colours moved to the training's, the target's scale) are
-tried on the run of each arm `plain`. A scale is chosen by the mean largest probability, without labels; beside
-it stands the best of the scales with the truth in hand. A result is a JSON file in `--results`, which is kept
-with the sources; one that is there is not done again, and its run is not kept.
+`tiles` trains `configs/dubai_pretrained.yaml` on the other tiles and tries, on the maps of the run, ways that need
+no label of the new place: the left-right mirror, its colours moved to those of training, its scale. The scale is
+chosen by the mean largest probability; beside it stands the best of the scales with the truth in hand. A run and a
+JSON file in `--results`, which is kept with the sources, stay; what is there is not done again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,105 +32,104 @@ from benchmarks.page import renew, table
 from segmenter.base.files import write_whole
 from segmenter.config.reading import load_recipe
 from studies.planned import last_validation
-from studies.which_weights import steps_of_epoch
+from studies.which_weights import HELD_OUT, steps_of_epoch
 
 RECIPE, RESULTS = Path("configs/dubai_pretrained.yaml"), Path("studies/results/new_place")
-PAGE, MARK = Path("studies/new_place.md"), "<!-- table: python -m studies.new_place --page -->"
-HELD_OUT = (1, 2, 4, 5, 7)
-STEPS = {"plain": 278, "lite2": 200, "histogram": 278}
-"""Steps that take about as long; as many whole epochs as come nearest."""
-ARMS: dict[str, list[str]] = {
-    "plain": [],
-    "lite2": ["model.encoder=efficientnet_lite2"],
-    "histogram": [],
-}
-SCREENED = (4, 7)
-"""Tiles on which an arm other than `plain` is tried first."""
+PAGE, MARK = Path("studies/new_place.md"), "<!-- table: python -m studies.new_place page -->"
+STEPS = 278
+"""Steps of a training; as many whole epochs as come nearest."""
 SCALES = (0.71, 1.41)
-"""The target's pixels a pixel of the map's grid, beside 1."""
-WAYS = ("none", "mirror", *(f"scale {scale:g}" for scale in SCALES))
+"""Sides of the target's copies at other scales, as multiples of its own."""
 
 
 def main() -> int:
-    """Return 1 if a training or a map failed."""
+    """Return 1 if a training failed."""
     given = _arguments()
-    if given.page:
+    if given.what == "page":
         renew(PAGE, MARK, page_lines(given.results))
-        return 0
-    given.results.mkdir(parents=True, exist_ok=True)
-    for arm, tile, seed in product(ARMS, HELD_OUT, given.seeds):
-        name = f"{arm}-{tile}-{seed}"
-        screened = arm == "plain" or tile in SCREENED
-        if screened and given.only in name and not (given.results / f"{name}.json").is_file():
-            found = _tried(given, arm, tile, seed)
-            if found is None:
-                return 1
-            write_whole(given.results / f"{name}.json", json.dumps(found, indent=1).encode())
-            print(name, {way: round(100 * each["mIoU"], 1) for way, each in found["maps"].items()}, flush=True)
+    elif given.what == "move":
+        images = sorted(given.images.iterdir())
+        rule = {"histogram": _quantiles, "deviation": _moments}[given.by]
+        _recolour(images, rule(_histogram(images), _histogram(sorted(given.like.iterdir()))), given.output)
+    else:
+        given.results.mkdir(parents=True, exist_ok=True)
+        return int(not all([_try(given, tile, seed) for tile, seed in product(HELD_OUT, given.seeds)]))
     return 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--dubai", type=Path, metavar="DIR", help="tile_N/images, tile_N/masks")
-    parser.add_argument("--work", type=Path, default=Path("runs/new_place"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--only", default="", metavar="PART", help="trainings whose name has this part")
-    parser.add_argument("--page", action="store_true", help="write the page's tables alone")
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
+    kinds = parser.add_subparsers(dest="what", required=True)
+    tiles, move, page = (kinds.add_parser(name) for name in ("tiles", "move", "page"))
+    tiles.add_argument("--dubai", type=Path, required=True, metavar="DIR", help="tile_N/images, tile_N/masks")
+    tiles.add_argument("--work", type=Path, default=Path("runs/new_place"))
+    tiles.add_argument("--seeds", type=int, nargs="+", default=[0])
+    tiles.add_argument("--only", default="", metavar="PART", help="trainings whose name has this part")
+    for each in (tiles, page):
+        each.add_argument("--results", type=Path, default=RESULTS)
+    move.add_argument("images", type=Path, help="folder of images to copy in other colours")
+    move.add_argument("like", type=Path, help="folder of images whose colours they get")
+    move.add_argument("output", type=Path, help="folder to write")
+    move.add_argument("--by", choices=["histogram", "deviation"], default="histogram")
     return parser.parse_args()
 
 
-def _tried(given: argparse.Namespace, arm: str, tile: int, seed: int) -> dict[str, Any] | None:
-    """Train an arm and score its maps of the tile that was held out."""
-    work = given.work / f"{arm}-{tile}-{seed}"
-    run, root = work / "run", given.dubai.absolute()
-    if arm == "histogram":
-        root = _moved_training(root, tile, work / "data")
-    settings = [f"dataset.root={root}", f"dataset.cache={(work / 'cache').absolute()}", f"seed={seed}"]
-    settings += ["dataset.split.test=[]", f'dataset.split.validation=["tile_{tile}"]', *ARMS[arm]]
-    epochs = max(1, round(STEPS[arm] / steps_of_epoch(load_recipe(RECIPE, settings))))
+def _try(given: argparse.Namespace, tile: int, seed: int) -> bool:
+    """Train without a tile and keep the scores of its maps, if they are not kept yet."""
+    name = f"plain-{tile}-{seed}"
+    result, work = given.results / f"{name}.json", given.work / name
+    if given.only not in name or result.is_file():
+        return True
+    settings = [f"dataset.root={given.dubai.absolute()}", f"dataset.cache={(work / 'cache').absolute()}"]
+    settings += ["dataset.split.test=[]", f'dataset.split.validation=["tile_{tile}"]', f"seed={seed}"]
+    epochs = max(1, round(STEPS / steps_of_epoch(load_recipe(RECIPE, settings))))
     settings += [f"training.epochs={epochs}", f"training.validate_every={epochs}"]
-    trained = last_validation(RECIPE, run, settings)
+    trained = last_validation(RECIPE, work / "run", settings)
     if trained is None:
-        return None
-    own = given.dubai / f"tile_{tile}"
-    maps = {way: _map(run, own, work / "target", way) for way in (WAYS if arm == "plain" else WAYS[:2])}
-    if arm == "plain":
-        others = [path for k in HELD_OUT if k != tile for path in _images(given.dubai / f"tile_{k}")]
-        counts = _histogram(_images(own)), _histogram(others)
-        for way, rule in (("moved", _quantiles), ("standardised", _moments)):
-            maps[way] = _map(run, _copy(own, work / "moved", rule(*counts)), work / "target", "none")
-    kept = {"arm": arm, "held_out": tile, "seed": seed, "step": trained["step"], "seconds": trained["seconds"]}
-    for folder in ("data", "cache", "target", "moved"):
-        shutil.rmtree(work / folder, ignore_errors=True)
-    return {**kept, "maps": maps}
+        return False
+    maps = _maps(given.dubai, tile, work)
+    kept = {"held_out": tile, "seed": seed, "step": trained["step"], "seconds": trained["seconds"], "maps": maps}
+    write_whole(result, json.dumps(kept, indent=1).encode())
+    print(name, {way: round(100 * each["mIoU"], 1) for way, each in maps.items()}, flush=True)
+    return True
 
 
-def _map(run: Path, place: Path, target: Path, way: str) -> dict[str, Any]:
-    """Return the scores of the maps of a place, and the mean of their pixels' largest probability."""
-    name, _, scale = way.partition(" ")
-    if scale:
-        place = _copy(place, target / "scaled", scale=float(scale))
-    tta = name if name == "mirror" else "none"
-    maps = target / way.replace(" ", "_")
-    call = [sys.executable, "predict.py", run, *_images(place), "--output", maps, "--tta", tta, "--redo"]
-    call += ["--labels", f"{place}/masks/{{stem}}.png", "--confidence", "--no-calibration"]
+def _maps(dubai: Path, tile: int, work: Path) -> dict[str, dict[str, Any]]:
+    """Return the scores of each way to map a tile with the run that has not seen it."""
+    images, masks = _images(dubai / f"tile_{tile}"), dubai / f"tile_{tile}" / "masks"
+    run, folder = work / "run", work / "target"
+    maps = {way: _score(run, images, masks, folder, way) for way in ("none", "mirror")}
+    for scale in SCALES:
+        resized = [_resize(image, masks, scale, folder) for image in images]
+        maps[f"scale {scale:g}"] = _score(run, resized, folder / "masks", folder)
+    others = [path for k in HELD_OUT if k != tile for path in _images(dubai / f"tile_{k}")]
+    counts = _histogram(images), _histogram(others)
+    for way, rule in (("moved", _quantiles), ("standardised", _moments)):
+        maps[way] = _score(run, _recolour(images, rule(*counts), folder / "images"), masks, folder)
+    shutil.rmtree(folder)
+    return maps
+
+
+def _score(
+    run: Path, images: Sequence[Path], masks: Path, folder: Path, tta: str = "none"
+) -> dict[str, Any]:
+    """Return the scores of the maps of images, and the mean of their pixels' largest probability."""
+    maps = folder / "maps"
+    call = [sys.executable, "predict.py", run, *images, "--output", maps, "--tta", tta, "--redo"]
+    call += ["--labels", f"{masks}/{{stem}}.png", "--confidence", "--no-calibration"]
     subprocess.run([str(word) for word in call], check=True, capture_output=True)
     scores = json.loads((maps / "scores.json").read_text())
-    total = scores.get("total", scores)
-    sums = [_read(path)[0].astype(np.int64) for path in sorted(maps.glob("*.confidence.tif"))]
-    confidence = sum(part.sum() for part in sums) / sum(part.size for part in sums) / 255
-    return {"mIoU": total["miou"], "IoU": total["iou"], "confidence": round(float(confidence), 4)}
+    parts = [_read(path)[0] for path in sorted(maps.glob("*.confidence.tif"))]
+    confidence = sum(int(part.sum(dtype=np.int64)) for part in parts) / sum(part.size for part in parts) / 255
+    return {"mIoU": scores["miou"], "IoU": scores["iou"], "confidence": round(confidence, 4)}
 
 
 # -------------------------------------------------------------------------------------- imagery
 
 
 def _images(place: Path) -> list[Path]:
-    return sorted(path for path in (place / "images").iterdir() if path.suffix in (".jpg", ".png"))
+    return sorted((place / "images").iterdir())
 
 
 def _read(path: Path) -> NDArray[np.uint8]:
@@ -137,7 +137,15 @@ def _read(path: Path) -> NDArray[np.uint8]:
         return np.asarray(image.read())
 
 
-def _histogram(images: list[Path]) -> NDArray[np.int64]:
+def _write(path: Path, bands: NDArray[np.uint8]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = {"count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
+    with rasterio.open(path, "w", driver="PNG", dtype="uint8", **size) as file:
+        file.write(bands)
+    return path
+
+
+def _histogram(images: Sequence[Path]) -> NDArray[np.int64]:
     """Return (3, 256): the pixels of each value, by band."""
     counts = np.zeros((3, 256), np.int64)
     for path in images:
@@ -147,8 +155,9 @@ def _histogram(images: list[Path]) -> NDArray[np.int64]:
 
 def _quantiles(source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return (3, 256): the value of the target that has the quantile of each of the source's."""
-    share = [(np.cumsum(counts, axis=1) - counts / 2) / counts.sum(axis=1)[:, None] for counts in (source, target)]
-    return np.array([np.interp(a, b, np.arange(256)).round() for a, b in zip(*share, strict=True)], np.uint8)
+    shares = [(np.cumsum(each, axis=1) - each / 2) / each.sum(axis=1)[:, None] for each in (source, target)]
+    moved = [np.interp(a, b, np.arange(256)) for a, b in zip(*shares, strict=True)]
+    return np.array(moved).round().astype(np.uint8)
 
 
 def _moments(source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -163,87 +172,59 @@ def _moments(source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np
     return np.clip(moved.round(), 0, 255).astype(np.uint8)
 
 
-def _moved_training(root: Path, tile: int, folder: Path) -> Path:
-    """Copy the data with the colours of each tile for training moved to those of the one held out."""
-    wanted = _histogram(_images(root / f"tile_{tile}"))
-    for k in HELD_OUT:
-        moved = _quantiles(_histogram(_images(root / f"tile_{k}")), wanted)
-        _copy(root / f"tile_{k}", folder / f"tile_{k}", moved, suffix=".jpg")
-    return folder.absolute()
+def _recolour(images: Sequence[Path], table_CV: NDArray[np.uint8], folder: Path) -> list[Path]:
+    """Copy the first three bands of images with each value replaced."""
+    found = []
+    for image in images:
+        bands = [values[band] for values, band in zip(table_CV, _read(image)[:3], strict=True)]
+        found.append(_write(folder / f"{image.stem}.png", np.stack(bands)))
+    return found
 
 
-def _copy(
-    place: Path, folder: Path, table_CV: NDArray[np.uint8] | None = None, *, scale: float = 1, suffix: str = ".png"
-) -> Path:
-    """Copy images and masks, with other colours or at another scale; masks by nearest neighbour."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for part in ("images", "masks"):
-        (folder / part).mkdir(parents=True)
-    for image in _images(place):
-        mask = place / "masks" / f"{image.stem}.png"
-        if scale == 1:
-            shutil.copy(mask, folder / "masks")
-        else:
-            _write(folder / "masks" / mask.name, _resized(mask, scale, Resampling.nearest))
-        bands = _read(image) if scale == 1 else _resized(image, scale, Resampling.average)
-        if table_CV is not None:
-            bands = np.stack([values[band] for values, band in zip(table_CV, bands, strict=False)])
-        _write(folder / "images" / f"{image.stem}{suffix}", bands)
-    return folder
-
-
-def _resized(path: Path, scale: float, how: Resampling) -> NDArray[np.uint8]:
-    with rasterio.open(path) as image:
-        shape = tuple(max(1, round(side * scale)) for side in image.shape)
-        if image.count > 1:
-            smooth = Resampling.bilinear if scale > 1 and how == Resampling.average else how
-            return np.asarray(image.read(out_shape=(image.count, *shape), resampling=smooth))
-        colours = np.array([image.colormap(1).get(k, (0, 0, 0, 0))[:3] for k in range(256)], np.uint8)
-        return np.moveaxis(colours[image.read(1, out_shape=shape, resampling=Resampling.nearest)], -1, 0)
-
-
-def _write(path: Path, bands: NDArray[np.uint8]) -> None:
-    jpeg = {"driver": "JPEG", "quality": 95} if path.suffix == ".jpg" else {"driver": "PNG"}
-    size = {"count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
-    with rasterio.open(path, "w", dtype="uint8", **size, **jpeg) as file:
-        file.write(bands)
+def _resize(image: Path, masks: Path, scale: float, folder: Path) -> Path:
+    """Copy an image at another scale, and its mask by nearest neighbour, as colours; return the image."""
+    with rasterio.open(image) as file:
+        shape = tuple(max(1, round(side * scale)) for side in file.shape)
+        smooth = Resampling.bilinear if scale > 1 else Resampling.average
+        bands = file.read(out_shape=(file.count, *shape), resampling=smooth)
+    with rasterio.open(masks / f"{image.stem}.png") as file:
+        mask = file.read(out_shape=(file.count, *shape), resampling=Resampling.nearest)
+        if file.count == 1:
+            colours = np.array([file.colormap(1).get(k, (0, 0, 0))[:3] for k in range(256)], np.uint8)
+            mask = np.moveaxis(colours[mask[0]], -1, 0)
+    _write(folder / "masks" / f"{image.stem}.png", mask)
+    return _write(folder / "images" / f"{image.stem}.png", bands)
 
 
 # ----------------------------------------------------------------------------------------- page
 
 
 def page_lines(results: Path) -> list[str]:
-    """Return the rows: mIoU in percent of each tile, and what each way adds to `plain` on the tiles it was tried on."""
+    """Return the rows: mIoU in percent of each tile, and what a way adds to `plain` on the tiles it was tried on."""
     scores: dict[tuple[str, int], list[float]] = {}
-    for path in sorted(results.glob("*.json")):
+    for path in sorted(results.glob("plain-*.json")):
         kept = json.loads(path.read_text())
-        arm, tile, maps = kept["arm"], kept["held_out"], kept["maps"]
-        for way, score in _named(arm, maps).items():
-            scores.setdefault((way, tile), []).append(100 * score)
-    ways = dict.fromkeys(way for way, _ in scores)
+        for way, score in _named(kept["maps"]).items():
+            scores.setdefault((way, kept["held_out"]), []).append(100 * score)
     rows = []
-    for way in ["plain", *(way for way in ways if way != "plain")]:
+    for way in dict.fromkeys(way for way, _ in scores):
         at = {tile: statistics.mean(scores[way, tile]) for tile in HELD_OUT if (way, tile) in scores}
         gains = [score - statistics.mean(scores["plain", tile]) for tile, score in at.items()]
         each = [f"{at[tile]:.1f}" if tile in at else "-" for tile in HELD_OUT]
-        mean = f"{statistics.mean(at.values()):.1f}" if len(at) == len(HELD_OUT) else "-"
         error = f" ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}" if len(gains) > 1 else ""
-        gain = "" if way == "plain" else f"{statistics.mean(gains):+.1f}{error}"
-        rows.append([way.replace("_", " "), *each, mean, gain])
-    head = ["what", *(f"tile {tile}" for tile in HELD_OUT), "mean", "gain, ± standard error"]
+        rows.append([way, *each, "" if way == "plain" else f"{statistics.mean(gains):+.1f}{error}"])
+    head = ["way", *(f"tile {tile}" for tile in HELD_OUT), "mean gain, ± standard error"]
     return table(head, rows, words=1)
 
 
-def _named(arm: str, maps: dict[str, dict[str, Any]]) -> dict[str, float]:
+def _named(maps: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Return row → mIoU of one result."""
-    if arm != "plain":
-        return {arm: maps["none"]["mIoU"]}
     scales = [each for way, each in maps.items() if way == "none" or way.startswith("scale")]
     return {
         "plain": maps["none"]["mIoU"],
         "left-right mirror": maps["mirror"]["mIoU"],
         "target's colours moved to training's, by histogram": maps["moved"]["mIoU"],
-        "the same by mean and deviation": maps["standardised"]["mIoU"],
+        "target's colours moved to training's, by mean and deviation": maps["standardised"]["mIoU"],
         "scale of the target, by confidence": max(scales, key=lambda each: each["confidence"])["mIoU"],
         "scale of the target, bound: by the truth": max(each["mIoU"] for each in scales),
     }

@@ -8,9 +8,10 @@ thresholds as `segmenter calibrate` does, the other tests them. By class: mean s
 holds it, over blocks, and the standard error over the blocks of the test half, which are what varies. Beside
 it the mean number of classes of a set, over pixels, and that of one threshold of the softmax for all classes
 whose coverage of the worst class, and whose mean coverage over classes, is the same on the same test half.
-Each block is represented by up to 400 pixels drawn at random. Of several runs, each with a place of its own
-in `--split`, the blocks of all others fit the thresholds by which those of each are tested. With `--fit` the thresholds are fitted on all
+Each block is represented by up to 400 pixels drawn at random. With `--fit` the thresholds are fitted on all
 blocks of that part, and tested on all of `--split`: as they come, for blocks of two parts are not exchangeable.
+Of several runs, each with a place of its own in `--split`, the blocks of all others fit the thresholds by which
+those of each are tested.
 """
 
 from __future__ import annotations

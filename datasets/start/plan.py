@@ -318,7 +318,10 @@ def colours(draft: Draft) -> Iterator[Choice]:
     """
     amount = 0.2 if draft.up[0] else 0.0 if draft.pretrained else 0.1
     reason = "how bright a thing is tells it apart" if not amount else "light differs from scene to scene"
-    elsewhere = "0.25, as contrast, to map places in other light: 6 points on roads of another year"
+    elsewhere = (
+        "0.25 here and for contrast, to map places in other light: "
+        "6 points of mIoU more on roads of another year, 2 fewer on Dubai"
+    )
     yield Choice("augmentation.brightness", amount, reason, "" if amount else elsewhere)
     yield Choice("augmentation.contrast", amount, reason)
 

@@ -158,9 +158,9 @@ def population(rng: np.random.Generator, counts: Sequence[int], *, nested: bool)
     ("nested", "even"),
     [
         pytest.param(False, False, id="strata are not classes, pixels unequal"),
-        pytest.param(False, True, id="strata are not classes", marks=pytest.mark.slow),
-        pytest.param(True, False, id="pixels unequal", marks=pytest.mark.slow),
-        pytest.param(True, True, id="plain", marks=pytest.mark.slow),
+        pytest.param(False, True, id="strata are not classes, pixels alike", marks=pytest.mark.slow),
+        pytest.param(True, False, id="strata are classes, pixels unequal", marks=pytest.mark.slow),
+        pytest.param(True, True, id="strata are classes, pixels alike", marks=pytest.mark.slow),
     ],
 )
 def test_intervals_cover_93_to_97_percent_of_2000_samples(nested: bool, even: bool) -> None:
