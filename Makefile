@@ -8,6 +8,8 @@ HAVE := $(shell cat $(VENV)/.extra 2>/dev/null)
 EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(filter gpu,$(EXTRA)),-c constraints/gpu-2.21.txt)
 export NO_ALBUMENTATIONS_UPDATE := 1
+# Containers often set it, and then every process of the tests compiles all of them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup pretrained cluster remote vectors export notebook completion view demo test test-slow test-view fuzz mutants docs lint format bench clean
 .DELETE_ON_ERROR:

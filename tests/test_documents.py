@@ -25,6 +25,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.diagnosis import data
 from segmenter.sampling.forecast import Outlook
 from tests.helpers.messages import messages
+from tests.helpers.sources import nodes_of_program
 from website import reference
 
 ROOT = Path(__file__).parents[1]
@@ -115,18 +116,10 @@ def test_the_messages_of_the_page_on_troubles_are_those_of_the_code() -> None:
     cells = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `")]
     parts = [part for cell in cells for said in re.findall(r"`([^`]*)`", cell) for part in said.split("…")]
     assert len(parts) > 80
-    texts = "\n".join([*_texts(), *messages()])
+    literals = (node.value for node in nodes_of_program() if isinstance(node, ast.Constant))
+    texts = "\n".join([*(value for value in literals if isinstance(value, str)), *messages()])
     wanted = [part.strip(" ,;:()") for part in parts]
     assert [part for part in wanted if len(part) > 3 and part not in texts] == []
-
-
-def _texts() -> Iterator[str]:
-    """All texts of the code; what an f-string fills in is a line's end."""
-    files = [path for folder in ("segmenter", "datasets") for path in (ROOT / folder).rglob("*.py")]
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
 
 
 ENGLISH, CHINESE = "README.md", "README.zh-CN.md"

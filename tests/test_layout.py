@@ -12,6 +12,7 @@ import pytest
 
 from datasets.commands.tools import TOOLS, module_of
 from segmenter.config.strategies import STRATEGIES
+from tests.helpers.sources import module_at, nodes_of
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ROOT / "datasets" / "commands"
@@ -133,15 +134,10 @@ def _package_of(name: str) -> str:
 
 
 @cache
-def _trees() -> dict[str, ast.Module]:
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
-
-
-@cache
 def _all_imports() -> dict[str, dict[str, bool]]:
     """Module → every module that it imports, each with: for types only."""
-    named = {name: sorted(_imports(tree, _package_of(name)), reverse=True) for name, tree in _trees().items()}
-    return {name: dict(imports) for name, imports in named.items()}
+    found = {name: _imports(module_at(path), _package_of(name)) for name, path in SOURCES.items()}
+    return {name: dict(sorted(imports, reverse=True)) for name, imports in found.items()}
 
 
 def _imported(name: str) -> set[str]:
@@ -202,14 +198,14 @@ def _may_use_tensorflow(module: str) -> bool:
 def test_the_loaders_import_each_other_relatively() -> None:
     """Their folder is `datasets` in a clone and `segmenter_datasets` where it is installed."""
     absolute = {
-        name: _absolute_imports(_trees()[name]) for name in SOURCES if name.split(".")[0] == "datasets"
+        name: _absolute_imports(SOURCES[name]) for name in SOURCES if name.split(".")[0] == "datasets"
     }
     assert {name: found for name, found in absolute.items() if "datasets" in found} == {}
 
 
-def _absolute_imports(tree: ast.AST) -> set[str]:
+def _absolute_imports(file: Path) -> set[str]:
     """Packages at the top that are imported by their absolute name."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(file)
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
     return {name.split(".")[0] for name in names}
@@ -234,9 +230,10 @@ def test_all_commands_are_in_one_folder() -> None:
         name for name in OURS if any(f"base.options.{f}" in other for other in _imported(name) for f in READS)
     }
     assert {name for name in readers if room_of(name) != "commands"} == set()
-    started = {name for name in OURS if _is_started(_trees()[name]) and room_of(name) != "commands"}
+    started = {name for name in OURS if _is_started(module_at(SOURCES[name])) and room_of(name) != "commands"}
     assert started == OLD_CALLS
-    assert {name: len(_trees()[name].body) for name in OLD_CALLS if len(_trees()[name].body) > 7} == {}
+    lengths = {name: len(module_at(SOURCES[name]).body) for name in OLD_CALLS}
+    assert {name: length for name, length in lengths.items() if length > 7} == {}
     above = {
         f"{name} imports {other}"
         for name in OURS
@@ -322,7 +319,7 @@ def test_the_core_names_no_strategy_of_an_extra() -> None:
         f"{name}: {node.value}"
         for name in LIBRARY
         if room_of(name) in ARROWS
-        for node in ast.walk(_trees()[name])
+        for node in nodes_of(SOURCES[name])
         if isinstance(node, ast.Constant) and node.value in registered
     }
     assert named == set()
@@ -337,7 +334,7 @@ def test_a_public_class_has_one_owner() -> None:
     """Two classes of one name would be told apart only by their imports."""
     owners: dict[str, list[str]] = {}
     for module in OURS:
-        for node in _trees()[module].body:
+        for node in module_at(SOURCES[module]).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owners.setdefault(node.name, []).append(module)
     assert len(owners) > 300
@@ -356,7 +353,7 @@ def test_functions_are_verbs_or_nouns() -> None:
         (module, node.name)
         for module in OURS
         if not module.startswith("datasets.commands.gpu")
-        for node in ast.walk(_trees()[module])
+        for node in nodes_of(SOURCES[module])
         if isinstance(node, ast.FunctionDef)
         if not any("property" in ast.dump(each) for each in node.decorator_list)
     ]

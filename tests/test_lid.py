@@ -4,12 +4,14 @@ import ast
 import io
 import tokenize
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from datasets.commands.tools import TOOLS
 from segmenter.config.reading import default_recipe, flat_settings
+from tests.helpers.sources import nodes_of
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {
@@ -66,10 +68,10 @@ _SPACE = {
 }
 
 
-def code_lines(text: str, tree: ast.Module) -> int:
+def code_lines(text: str, nodes: Iterable[ast.AST]) -> int:
     left_out = {
         line
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Import | ast.ImportFrom)
         or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -94,10 +96,8 @@ def sizes() -> dict[str, tuple[int, int, int]]:
             if {"built", "node_modules"} & {*file.parts}:  # made of others' code, by `make view`
                 continue
             if file.suffix == ".py":
-                text = file.read_text(encoding="utf-8")
-                tree = ast.parse(text)
-                code[room_of(file)] += code_lines(text, tree)
-                statements[room_of(file)] += sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+                code[room_of(file)] += code_lines(file.read_text(encoding="utf-8"), nodes_of(file))
+                statements[room_of(file)] += sum(isinstance(node, ast.stmt) for node in nodes_of(file))
             elif file.suffix in (".html", ".js", ".mjs", ".css"):
                 pages[room_of(file)] += len(file.read_text(encoding="utf-8").splitlines())
     return {room: (code[room], statements[room], pages[room]) for room in {*code, *pages}}

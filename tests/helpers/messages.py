@@ -5,23 +5,16 @@ A line is the class and the text; what a program fills in stands in braces, as i
 """
 
 import ast
-from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.sources import ROOT, nodes_of_program
+
 LIST = ROOT / "tests" / "messages.txt"
-
-
-@cache
-def _trees() -> list[ast.Module]:
-    files = (path for folder in ("segmenter", "datasets") for path in (ROOT / folder).rglob("*.py"))
-    return [ast.parse(path.read_text(encoding="utf-8")) for path in files]
 
 
 def messages() -> list[str]:
     """`DatasetError: {path}: expected …`, sorted; calls whose text is a variable are left out."""
     classes = _classes()
-    calls = (node for tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of_program() if isinstance(node, ast.Call))
     named = [(call, getattr(call.func, "id", None)) for call in calls]
     found = {f"{name}: {text}" for call, name in named if name in classes if (text := _text(call))}
     found |= {_failing(call) for call, name in named if name == "failing"}
@@ -34,7 +27,7 @@ def messages() -> list[str]:
 def without_fields() -> list[str]:
     """Texts of the form `where: expected E, got G` that are one literal: their errors have no fields."""
     classes = _classes()
-    calls = (node for tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of_program() if isinstance(node, ast.Call))
     lone = (
         c for c in calls if getattr(c.func, "id", None) in classes and len(c.args) == 1 and not c.keywords
     )
@@ -57,7 +50,7 @@ def _extended(fields: dict[str, str]) -> str:
 
 def _classes() -> set[str]:
     """SegmenterError and its descendants."""
-    nodes = (node for tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    nodes = (node for node in nodes_of_program() if isinstance(node, ast.ClassDef))
     bases = {node.name: {ast.unparse(base) for base in node.bases} for node in nodes}
     found = {"SegmenterError"}
     while new := {name for name, above in bases.items() if above & found} - found:
