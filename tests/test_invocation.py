@@ -461,6 +461,7 @@ def test_the_wheels_metadata(unpacked: Path) -> None:
     assert dict(scripts["console_scripts"]) == {"segmenter": "segmenter_datasets.commands:main"}
 
 
+@pytest.mark.slow
 def test_every_module_of_the_wheel_can_be_imported(unpacked: Path, tmp_path: Path) -> None:
     done = _away(["-c", IMPORT_ALL, str(unpacked)], unpacked, tmp_path)
     assert (done.returncode, done.stdout) == (0, "all imported\n"), done.stderr

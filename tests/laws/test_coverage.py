@@ -84,6 +84,7 @@ def split(folder: Path) -> tuple[str, ...]:
     return (f"dataset.root={folder}", 'dataset.split.test=["2_13"]', "dataset.split.validation=[]")
 
 
+@pytest.mark.slow
 def test_potsdam_as_the_recipe_says(potsdam: Path) -> None:
     assert keeps_the_law(run(CONFIGS / "potsdam.yaml", *split(potsdam)))
 

@@ -29,11 +29,8 @@ pytestmark = pytest.mark.timeout(900)  # compiling takes a minute
 FAST = {
     name: replace(ROWS[name], depth=1)
     for name in (
-        "cross-entropy",
         "class weights per pixel",
-        "sum of all",
         "these per pixel, with weights",
-        "1 image, these per pixel",
         "5 of 8 images, sum of all",
         "1 image",
     )

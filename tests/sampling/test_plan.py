@@ -347,6 +347,7 @@ def test_every_tile_is_equally_likely_at_every_step_and_place_whatever_it_holds(
     np.testing.assert_allclose(rare / rare.mean(), 1, atol=0.03)
 
 
+@pytest.mark.slow
 def test_what_coverage_asks_says_no_more_than_that(mixed: tuple[np.ndarray, np.ndarray]) -> None:
     """Pairs share a batch as often as among shuffles of which those that do not cover are thrown away."""
     counts, rows = mixed
