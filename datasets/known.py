@@ -106,6 +106,14 @@ def known_dataset(recipe: Recipe, run: Run, *, roles: bool = True) -> Dataset:
     if fresh := list(dict.fromkeys(scene.title for scene, own in found if own is None)):
         since = counted(len(fresh), "scene")
         notes += (f"new since the training, and left out here: {since}: {few(fresh)}",)
+    here = {id(own) for _, own in found}
+    gone = [
+        f"{name} ({own.role})"
+        for name, own in known.scenes.items()
+        if own.role in SPLITS and id(own) not in here
+    ]
+    if gone:
+        notes += (f"gone since the training: {counted(len(gone), 'scene')}: {few(gone)}",)
     deal = dataset.deal
     if deal is not None and (parts := parts_dealt(known.deals, deal.rule)):
         deal = Deal(deal.rule, {name: part for name, part in deal.parts.items() if name in parts})
@@ -139,8 +147,12 @@ def seen_by(
     for scene in scenes:
         own = known.find(scene, images[scene.name], by_name=by_name)
         if own is not None and (own.blocks or scene.blocks):
-            learnt = _learnt_blocks(known, theirs)
-            if _blocks_of(scene, dataset, recipe.dataset) & learnt or not _alike(theirs, recipe.dataset):
+            learnt, titles = _learnt_blocks(known, theirs)
+            if (
+                _blocks_of(scene, dataset, recipe.dataset) & learnt
+                or not _alike(theirs, recipe.dataset)
+                or (scene.title not in titles and known.trained_on(images[scene.name]))
+            ):
                 seen.append(scene)
         elif own is not None and own.role == "train":
             seen.append(scene)
@@ -153,10 +165,13 @@ def _alike(one: DatasetConfig, other: DatasetConfig) -> bool:
     return bool(blocks[0]) and blocks[0] == blocks[1]
 
 
-def _learnt_blocks(known: RunScenes, section: DatasetConfig) -> set[str]:
+def _learnt_blocks(known: RunScenes, section: DatasetConfig) -> tuple[set[str], set[str]]:
+    """Return the names of the blocks that a run learnt from, and the titles of all scenes that it divided."""
     split = split_settings(section)
     parts = {} if split is None else parts_dealt(known.deals, split.rule)
-    return {name for name, part in parts.items() if split and split_of(part, split.fold) == "train"}
+    learnt = {"train"} if known.counts["validation"] else {"train", "validation"}  # `--all` learns both
+    found = {name for name, part in parts.items() if split and split_of(part, split.fold) in learnt}
+    return found, {name.rpartition("/")[0] for name in parts}
 
 
 def _blocks_of(scene: Scene, dataset: Dataset, section: DatasetConfig) -> set[str]:

@@ -121,6 +121,8 @@ def test_further_codes_of_a_class_mean_it_and_survive_a_run() -> None:
     for each in (classes, ClassMap.from_dict(classes.to_dict())):
         assert each.decode_known(raw).tolist() == [[0, 0, 0, 1, 1, 1, IGNORE, UNKNOWN]]
         assert each.codes().tolist() == [0, 237]
-    assert rasterised_classes(classes).decode_known(raw).tolist()[0][1] == UNKNOWN
+    rasterised = rasterised_classes(classes)
+    assert rasterised.decode_known(raw).tolist()[0][1] == UNKNOWN
+    assert rasterised.ignored[0] not in {0, 1, 118, *(road.code, *road.also)}, "no value that means a class"
     with pytest.raises(LabelError, match="twice: 7"):
         ClassMap((road, LandCoverClass("sea", (4, 4, 4), 3, also=(7,))), ignored=(7,))

@@ -1,4 +1,6 @@
-"""Fit the calibration of a trained run's probabilities on its validation scenes."""
+"""Fit the calibration of a trained run's probabilities, and the thresholds of its prediction sets, on its
+validation scenes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class _Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write calibration.json and the report of a run; return the exit code."""
+    """Write calibration.json, sets.json and the report of a run; return the exit code."""
     given = parse_quietly(_parser(), _Options, arguments)
 
     from segmenter.base.files import exclusive_lock
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _CALLS = {
-    "runs/mine": "write calibration.json into the run",
+    "runs/mine": "write calibration.json and sets.json into the run",
     "runs/mine --root /data/mine": "with the images and labels in a new place",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.base.invocation import invocation
-from segmenter.base.terminal import quiet, say
+from segmenter.base.terminal import quiet, say, warn
 
 from .train_stages import TrainRequest, with_validation
 
@@ -45,7 +45,7 @@ def train_on_all(
     if given.folds is not None or given.resume_from is not None or not alone:
         raise ConfigError("--all", expected="one machine, and neither --folds nor --resume-from")
     before = Path(given.all) if given.all else Path("runs") / recipe.name
-    chosen = chosen_by(before)
+    chosen = chosen_by(before, recipe)
     path = given.run or before.with_name(f"{before.name}_all")
     if has_checkpoint(path):
         epochs = load_run(path).recipe.training.epochs
@@ -61,14 +61,21 @@ def train_on_all(
     return train(TrainRequest(replace(given, run=path), own, chosen=chosen))
 
 
-def chosen_by(before: Path) -> ChosenBy:
+def chosen_by(before: Path, recipe: Recipe) -> ChosenBy:
     """Return the steps that the validation of a run chose, or the median of its folds'.
+
+    A training that was stopped, and folds that are missing, are told in a warning.
 
     Raises:
         CheckpointError: a run has not validated.
+        ConfigError: its steps are of another batch than the recipe's.
     """
     from segmenter.runs.records import ChosenBy
+    from segmenter.runs.resume import unfinished_line
+    from segmenter.runs.run import load_run
     from segmenter.runs.score_files import BEST_FILES, folds_in, load_score
+
+    from ..known import split_settings
 
     runs, found = folds_in(before) or [before], []
     for run in runs:
@@ -80,6 +87,18 @@ def chosen_by(before: Path) -> ChosenBy:
                 remedy=f"train it first: {invocation('train')} RECIPE, or name another: --all RUN",
             )
         found.append(best)
+        own = load_run(run)
+        if (batch := own.recipe.training.global_batch) != recipe.training.global_batch:
+            raise ConfigError(
+                "training.global_batch",
+                expected=f"{batch}, of which {run} counts its steps",
+                got=recipe.training.global_batch,
+            )
+        if line := unfinished_line(own):
+            warn(plain(f"--all takes the steps of a training that was stopped: {line}"))
+    split = split_settings(recipe.dataset)
+    if folds_in(before) and split is not None and len(runs) < split.folds:
+        warn(f"--all takes the median of {len(runs)} of {split.folds} folds: the others are not trained")
     steps = round(statistics.median(best.step for best in found))
     return ChosenBy(
         runs=tuple(str(run) for run in runs), steps=steps, miou=tuple(best.scores.miou for best in found)

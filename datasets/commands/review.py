@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from segmenter.base.addresses import is_address, mask_secrets
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
 from segmenter.base.invocation import ToolParser, installation, invocation, quote_path
@@ -51,7 +52,7 @@ class ReviewRequest:
         "answered findings, review.gpkg: write all labels with the accepted ones, to RUN/labels_mended",
         "FILE",
     )
-    output: Path = option(Path("review"), "folder to write the results to (default: review)", "FOLDER")
+    output: Path | None = option(None, "folder to write the results to (default: review)", "FOLDER")
     root: str | None = option(
         None,
         "folder of the run's images and labels, if they were moved since the training",
@@ -99,8 +100,16 @@ class ReviewRequest:
             raise ConfigError(names, "are for --unlabelled", remedy="name its images")
         if self.unlabelled and self.accept is not None:
             raise ConfigError("--accept", "is for findings in labels", remedy="leave --unlabelled out")
+        if self.accept is not None and (self.output or self.cell or self.most):
+            names = "--output, --cell and --most"
+            raise ConfigError(names, "are for a new review", remedy="leave them out beside --accept")
         if self.unlabelled and self.most:
             raise ConfigError("--most", "is for findings in labels", remedy="say --points with --unlabelled")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the results."""
+        return self.output or Path("review")
 
 
 _LEAST_CELL = 8
@@ -181,7 +190,10 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
         }
         tables = {
             "classes": {"class": names, "colour": [hex_colour(each.colour) for each in classes.classes]},
-            "runs": {"run": [os.path.relpath(request.run.absolute(), request.output.absolute())]},
+            "runs": {
+                "run": [os.path.relpath(request.run.absolute(), request.folder.absolute())],
+                "root": [_written_root(request.root)],
+            },
         }
         _write([each.place for each in found], columns, files, answers, tables)
     for file in files.values():
@@ -194,6 +206,12 @@ def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     if ".csv" in files:
         say(f"look: segmenter predict {quote_path(request.run)} --split validation --output maps/")
         say(f"      segmenter view maps/ --places {quote_path(files['.csv'])}")
+
+
+def _written_root(root: str | None) -> str | None:
+    if root is None:
+        return None
+    return mask_secrets(root) if is_address(root) else os.path.abspath(root)
 
 
 def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
@@ -225,11 +243,11 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> Iterato
     Raises:
         SegmenterError: a file exists, cannot be written, or is being written by another process.
     """
-    with failing(SegmenterError, request.output, "cannot make this folder"):
-        make_folder(request.output)
+    with failing(SegmenterError, request.folder, "cannot make this folder"):
+        make_folder(request.folder)
     files = {}
     for ending in endings:
-        path = request.output / f"{stem}{ending}"
+        path = request.folder / f"{stem}{ending}"
         extra, packages = _NEEDED.get(ending, ("", ()))
         if missing := [name for name in packages if find_spec(name) is None]:
             warn(f"{path.name} is left out: it needs the package {missing[0]}: {installation(extra)}")

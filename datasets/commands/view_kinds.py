@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.invocation import installation
+from segmenter.base.invocation import installation, invocation
 
 if TYPE_CHECKING:
     from segmenter.extras.view.labelling import Questions
@@ -36,6 +36,12 @@ def routes_of(wanted: Wanted) -> Iterator[Routes]:
             yield LabelPages(questions).routes
         return
     if runs := [run for path in wanted.maps for run in _runs_of(path)]:
+        if wanted.images or wanted.labels or wanted.beside or wanted.places:
+            raise SegmenterError(
+                "--images, --labels, --beside and --places",
+                "are for maps",
+                remedy="leave them out beside runs",
+            )
         from segmenter.extras.view.runs import RunPages
 
         yield RunPages(runs).routes
@@ -69,7 +75,12 @@ def _questions(wanted: Wanted) -> Questions:
     except ModuleNotFoundError as error:
         extra = installation("vectors")
         raise SegmenterError(f"GeoPackages need the package {error.name}: {extra}") from None
-    return _findings(path) if is_findings(path) else PointQuestions(path, wanted.images)
+    if not is_findings(path):
+        return PointQuestions(path, wanted.images)
+    if wanted.images is not None:
+        remedy = f"for data that were moved: {invocation('review')} RUN --root FOLDER"
+        raise SegmenterError("--images", "is for maps and points", remedy=remedy)
+    return _findings(path)
 
 
 def _findings(path: Path) -> Questions:
@@ -77,14 +88,15 @@ def _findings(path: Path) -> Questions:
     from segmenter.extras.review.held_out import runs_of
     from segmenter.extras.view.questions import FindingQuestions
 
-    run = Path(os.path.normpath(path.absolute().parent / run_of_findings(path)))
+    relative, root = run_of_findings(path)
+    run = Path(os.path.normpath(path.absolute().parent / relative))
     own = runs_of(run)[0]
-    return FindingQuestions(path, run, partial(_scenes, own), own.classes)
+    return FindingQuestions(path, run, root, partial(_scenes, own, root), own.classes)
 
 
-def _scenes(run: Run) -> Scenes:
+def _scenes(run: Run, root: str | None) -> Scenes:
     """Return the scenes of a run by name, with their dataset."""
     from ..known import whole_scenes_of_run
 
-    dataset = whole_scenes_of_run(run)
+    dataset = whole_scenes_of_run(run, root)
     return {scene.name: (scene, dataset) for scene in dataset.scenes if scene.label is not None}

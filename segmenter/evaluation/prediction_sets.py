@@ -65,7 +65,7 @@ class BlockLosses:
         self.side, self._classes = side, classes
         self.blocks_K = np.zeros(classes, np.int64)
         self._losses_KT = np.zeros((classes, STEPS + 1))
-        self._open: dict[tuple[int, int, int], NDArray[np.int64]] = {}
+        self._open: dict[int, dict[tuple[int, int, int], NDArray[np.int64]]] = {}
 
     def add(
         self,
@@ -80,28 +80,25 @@ class BlockLosses:
             return
         down, across = row_N // self.side, col_N // self.side
         width = int(across.max()) + 1
-        place_N, inverse_N = np.unique(down * width + across, return_inverse=True)
+        pair_N = (down * width + across).astype(np.int64) * self._classes + label_N
+        pair_P, inverse_N = np.unique(pair_N, return_inverse=True)  # a block with a class that it shows
         own_N = np.take_along_axis(probability_NK, label_N[:, None].astype(np.intp), axis=1)[:, 0]
         level_N = np.minimum(np.floor(np.sqrt(np.sqrt(own_N)) * STEPS), STEPS).astype(np.int64)
         level_N[probability_NK.argmax(axis=1) == label_N] = STEPS  # in any case
-        cell_N = (inverse_N * self._classes + label_N) * (STEPS + 1) + level_N
-        counts = np.bincount(cell_N, minlength=len(place_N) * self._classes * (STEPS + 1))
-        for place, each_KL in zip(place_N, counts.reshape(len(place_N), self._classes, -1), strict=True):
-            key = scene, int(place) // width, int(place) % width
-            known = self._open.get(key)
-            self._open[key] = each_KL if known is None else known + each_KL
+        cell_N = inverse_N * (STEPS + 1) + level_N
+        counts = np.bincount(cell_N, minlength=len(pair_P) * (STEPS + 1))
+        known = self._open.setdefault(scene, {})
+        for pair, each_L in zip(pair_P.tolist(), counts.reshape(len(pair_P), -1), strict=True):
+            place, class_id = divmod(pair, self._classes)
+            key = *divmod(place, width), class_id
+            known[key] = known[key] + each_L if key in known else each_L.copy()
 
     def finish(self, scene: int) -> None:
         """Count the blocks of a scene, all of whose pixels were added."""
-        for key in [key for key in self._open if key[0] == scene]:
-            levels_KL = self._open.pop(key)
-            pixels_K = levels_KL.sum(axis=1)
-            lacking_KT = (
-                np.cumsum(levels_KL, axis=1) - levels_KL
-            )  # below level i: the set at i lacks the class
-            shown_K = pixels_K > 0
-            self._losses_KT[shown_K] += lacking_KT[shown_K] / pixels_K[shown_K, None]
-            self.blocks_K += shown_K
+        for (_, _, class_id), levels_L in self._open.pop(scene, {}).items():
+            lacking_T = np.cumsum(levels_L) - levels_L  # below level i: the set at i lacks the class
+            self._losses_KT[class_id] += lacking_T / levels_L.sum()
+            self.blocks_K[class_id] += 1
 
     def thresholds(self, promise: float) -> SetThresholds:
         """Return each class's largest threshold that keeps the promise."""

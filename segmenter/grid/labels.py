@@ -275,6 +275,6 @@ def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
 
 def rasterised_classes(classes: ClassMap) -> ClassMap:
     """Return the class map of rasterised polygons: class codes, and one unused code for pixels to ignore."""
-    taken = {each.code for each in classes.classes}
+    taken = {code for each in classes.classes for code in (each.code, *each.also)}
     none = next(code for code in (IGNORE, 0, *range(0xFFFE, 0, -1)) if code not in taken)
     return ClassMap(tuple(replace(each, also=()) for each in classes.classes), "codes", (none,))

@@ -140,7 +140,8 @@ class MapStyle:
     def options(self, job: MapJob) -> dict[str, Any]:
         """Return the options that determine the contents of the wanted files, as plain JSON."""
         files: dict[str, Any] = {"confidence": self.wanted.confidence}
-        files |= {"probabilities": self.request.probabilities, "sets": self.request.sets}
+        files["probabilities"] = self.request.probabilities
+        files["sets"] = self.sets and [self.sets.thresholds.promise, *self.sets.thresholds.each_K]
         return {
             "format": job.output.suffix,
             "nodata": self._geotiff_values.nodata,

@@ -90,8 +90,10 @@ class RunScenes:
         alike = self._by_image.get(image, [])
         if named is not None and (not alike or named in alike):
             return named
-        alike = [each for each in alike if each.role == scene.split or not scene.blocks]
-        return min(alike, key=lambda each: ROLES.index(each.role or "train"), default=named)
+        own = [each for each in alike if each.role == scene.split or not scene.blocks]
+        if named is not None and not own:
+            return named
+        return min(own or alike, key=lambda each: ROLES.index(each.role or "train"), default=None)
 
     def trained_on(self, image: str) -> bool:
         """Return whether an image of this content, or blocks of it, trained the run."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,7 +16,7 @@ from segmenter.base.sealed import seal
 from segmenter.evaluation.calibration import Share
 from segmenter.evaluation.prediction_sets import PROMISES, BlockLosses, SetThresholds, has_few
 from segmenter.grid.labels import MAX_CLASSES
-from segmenter.runs.records import SETS, Natural, RunWithWeights, StrictRecord, loaded_record
+from segmenter.runs.records import SETS, Natural, RunWithWeights, StrictRecord, load_origin, loaded_record
 
 
 class SetsFile(StrictRecord):
@@ -60,12 +62,37 @@ def save_sets(run: RunWithWeights, losses: BlockLosses) -> SetsFile:
     return content
 
 
+def describe_sets_file(content: SetsFile, names: Sequence[str]) -> str:
+    """Return a line on the thresholds, and the classes that too few blocks show."""
+    few = {f"{promise:.0%}": [names[k] for k in content.of(promise).few] for promise in PROMISES}
+    lacking = [f"{', '.join(classes)} at {promise}" for promise, classes in few.items() if classes]
+    line = f"prediction sets: thresholds for {', '.join(few)} in {SETS}, which predict --sets uses"
+    return line + (f"; in every set, as too few blocks show it: {'; '.join(lacking)}" if lacking else "")
+
+
+def check_validated(run: Path) -> None:
+    """Refuse a run all of whose validation scenes trained it (`train --all`).
+
+    Raises:
+        CheckpointError: naming the run whose validation chose its steps.
+    """
+    origin = load_origin(run)
+    if origin is not None and origin.chosen_by is not None:
+        raise CheckpointError(
+            run,
+            expected="a run with validation scenes",
+            got="one that they trained, too (--all)",
+            remedy=f"take the run whose validation chose its steps: {', '.join(origin.chosen_by.runs)}",
+        )
+
+
 def load_sets(run: RunWithWeights, promise: float) -> SetThresholds:
     """Load the thresholds of a run's weights for a promise.
 
     Raises:
-        CheckpointError: there are none, they are damaged, or of other weights.
+        CheckpointError: there are none, they are damaged, or of other weights; or no scene validated the run.
     """
+    check_validated(run.path)
     anew = f"make them anew: {invocation('calibrate')} {quote_path(run.path)}"
     found = loaded_record(run.path / SETS, SetsFile, 1 << 20, remedy=anew)
     if found is None:

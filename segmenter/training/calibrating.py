@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import CheckpointError, DatasetError
+from segmenter.base.errors import CheckpointError, DatasetError, plain
+from segmenter.base.terminal import say
 from segmenter.config.recipe import LossConfig
 from segmenter.evaluation.calibration import Fitted, fit_held_out, prior_correction
 from segmenter.evaluation.prediction_sets import MOST_CLASSES, BlockLosses
@@ -28,7 +29,7 @@ from segmenter.inference.predictor import (
 )
 from segmenter.runs.records import CALIBRATION, FittedScene, save_calibration
 from segmenter.runs.run import Run
-from segmenter.runs.set_file import save_sets
+from segmenter.runs.set_file import check_validated, describe_sets_file, save_sets
 from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.scene_files import scene_digests
@@ -48,20 +49,22 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
     """Fit the calibration of a run's model for prediction; write it if it pays, else remove an older one.
 
     In the same pass, thresholds of prediction sets are fitted on the model's own probabilities, which no fit
-    saw, and written.
+    saw, written, and told in a line.
 
     Args:
         prior_K: bias of classes that the validation scenes hardly show.
 
     Raises:
+        CheckpointError: no scene validated the run.
         DatasetError: fewer than two validation scenes, or strips of a single one, have labels.
         SegmenterError: a scene or the weights cannot be read, or the file cannot be written.
     """
-    plain = replace(run, calibrated=False)
+    check_validated(run.path)
+    own = replace(run, calibrated=False)
     wanted = ExtraOutputs(probabilities="float32")
-    predict = load_predictor(plain, wanted, precision=[run.recipe.training.precision])
+    predict = load_predictor(own, wanted, precision=[run.recipe.training.precision])
     losses = BlockLosses(run.recipe.tiles.size, len(run.classes))
-    log_NK, label_N, place_N = sampled_pixels(plain, predict, dataset, losses)
+    log_NK, label_N, place_N = sampled_pixels(own, predict, dataset, losses)
     if (places := len(np.unique(place_N))) < _LEAST:
         raise DatasetError(
             run.path,
@@ -70,7 +73,7 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
         )
     fitted = fit_held_out(log_NK, label_N, place_N, prior_K)
     if len(run.classes) <= MOST_CLASSES:
-        save_sets(run, losses)
+        say(plain(describe_sets_file(save_sets(run, losses), run.classes.names)))
     if fitted.pays:
         scenes = dataset.of("validation")
         numbers = {"pixels": len(label_N), "scenes": min(places, len(scenes))}

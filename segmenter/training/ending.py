@@ -168,7 +168,10 @@ def leave_calibration(trainer: Trainer) -> None:
 def _leave_copied_calibration(run: Run) -> None:
     """Copy the calibration of the one run that chose the steps of a training on all scenes; print it."""
     chosen = None if (origin := load_origin(run.path)) is None else origin.chosen_by
-    if chosen is None or len(chosen.runs) > 1:
+    if chosen is None:
+        return
+    if len(chosen.runs) > 1:
+        say("not calibrated: several folds chose the steps, each with a calibration of its own")
         return
     try:
         source = load_run(Path(chosen.runs[0]))

@@ -1,5 +1,7 @@
 """Prediction sets keep their promise on blocks that no fit saw, with the fewest classes that do."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -87,6 +89,22 @@ def test_windows_that_cut_blocks_change_nothing() -> None:
     label, values = scene(np.random.default_rng(3), 21)
     whole, cut = fitted(label, values), fitted(label, values, strips=13)
     assert [whole.thresholds(promise) for promise in PROMISES] == [cut.thresholds(p) for p in PROMISES]
+
+
+def test_what_is_kept_of_a_scene_grows_with_the_classes_that_its_blocks_show() -> None:
+    """Of 60 classes, blocks show one: else a large scene would need a gigabyte at the end of its training."""
+    losses, blocks = BlockLosses(SIDE, 60), 400
+    row, col = (each.reshape(-1) for each in np.indices((SIDE, SIDE * blocks)))
+    values = np.full((row.size, 60), 1 / 60, np.float32)
+    tracemalloc.start()
+    try:
+        losses.add(0, row, col, np.zeros(row.size, np.int64), values)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2 * blocks * (STEPS + 1) * 8
+    losses.finish(0)
+    assert losses.blocks_K.tolist() == [blocks, *[0] * 59]
 
 
 def test_a_class_with_too_few_blocks_is_in_every_set() -> None:

@@ -19,7 +19,7 @@ from datasets import load_dataset
 from datasets.commands.calibrate import main as calibrate
 from datasets.commands.predict import main as predict
 from datasets.commands.review import main as review
-from datasets.commands.train_stages import scenes_of
+from datasets.commands.train_stages import scenes_of, with_validation
 from datasets.files import in_hash_order, parts_of, share_of, split_of
 from datasets.known import dataset_of_run, keep_deal, known_dataset, scenes_of_run, seen_by
 from datasets.start.choice import nest_choices
@@ -173,9 +173,15 @@ def add(root: Path, name: str, content: str = "") -> None:
         (root / folder / f"{name}.tif").write_text(f"{content or name} {folder}")
 
 
-def begun(path: Path, recipe: Recipe, *, before: bool = False) -> Run:
-    """Return a run that began with today's scenes; `before`: with the record of an earlier version."""
+def begun(path: Path, recipe: Recipe, *, before: bool = False, whole: bool = False) -> Run:
+    """Return a run that began with today's scenes.
+
+    Args:
+        before: with the record of an earlier version.
+        whole: validation scenes trained, too.
+    """
     dataset = load_dataset(recipe)
+    dataset = with_validation(dataset) if whole else dataset
     used = [scene for scene in dataset.scenes if scene.split != "test"]
     digests = scene_digests(used, path.parent, progress=False)
     run = bare_run(path, recipe=recipe)
@@ -241,8 +247,11 @@ def test_roles_stay_whatever_is_added_renamed_copied_or_taken_away(
             (root / folder / f"{gone}.tif").unlink()
         first.pop(gone)
         first.pop(trained)
-    found = roles(dataset_of_run(run))
+    today = dataset_of_run(run)
+    found = roles(today)
     assert {name: found[name] for name in first} == first
+    if kind != "names":
+        assert any("gone" in note and f"{gone} (train)" in note for note in today.notes)
     assert {found["p8_7"], found["p8_8"]} == {"train"}, "content that trained, whatever it is called"
     assert found[validated] == "validation"
     assert not new & found.keys()
@@ -333,6 +342,7 @@ def test_blocks_keep_their_parts_when_a_raster_is_added(
     assert one.deal is not None
     run = begun(tmp_path / "run", recipe)
     old = begun(tmp_path / "old", recipe, before=True)
+    everything = begun(tmp_path / "all", recipe, whole=True)
     raster(make_geotiff, root, 75, 2)
     both = load_dataset(with_deals(recipe, (one.deal,)))
     assert both.deal is not None
@@ -350,12 +360,24 @@ def test_blocks_keep_their_parts_when_a_raster_is_added(
     test, validation = other.of("test"), other.of("validation")
     assert seen_by(run, test, other, second) == [], "the test trained no fold"
     assert seen_by(run, validation, other, second) == list(validation), "another fold trained on these blocks"
+    assert not dataset_of_run(everything).of("validation")
+    held = one.of("validation")
+    assert seen_by(run, held, one, recipe) == []
+    assert seen_by(everything, held, one, recipe) == list(held), "blocks of `--all` trained, too"
+    assert seen_by(everything, one.of("test"), one, recipe) == []
     unlike = recipe_of(root, validation_share=0.3, blocks={"size": 30, "buffer": 1})
     dataset = load_dataset(unlike)
     seen = seen_by(run, dataset.of("validation"), dataset, unlike)
     assert [scene.title for scene in seen] == ["r1"], (
         "other blocks of an image that trained, not of a new one"
     )
+    for folder in ("images", "labels"):
+        (root / folder / "r1.tif").rename(root / folder / "renamed.tif")
+    named_anew = load_dataset(recipe)
+    held = [scene for scene in named_anew.of("validation") if scene.title == "renamed"]
+    assert held, "in this deal"
+    assert seen_by(everything, held, named_anew, recipe) == held, "which blocks these are cannot be told"
+    assert seen_by(run, held, named_anew, recipe) == held
 
 
 @pytest.mark.parametrize(

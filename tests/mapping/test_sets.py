@@ -1,6 +1,7 @@
 """Files of prediction sets: bits of the classes whose probability reaches the thresholds of the run."""
 
 import csv
+import json
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from datasets.commands.review import main as review
 from datasets.commands.train import main as train
 from segmenter import open_run
 from segmenter.base.errors import CheckpointError, ConfigError
+from segmenter.base.sealed import seal, unseal
 from segmenter.evaluation.prediction_sets import bits
 from segmenter.extras.review.teaching import spots
 from segmenter.grid.labels import IGNORE
@@ -67,6 +69,23 @@ def test_a_bit_says_that_a_class_reaches_its_threshold(run: Path, tmp_path: Path
     assert (written.reshape(-1) == expected).mean() > 0.999, "but for probabilities at a threshold"
     assert (written.reshape(-1)[seen] >> ids.reshape(-1)[seen] & 1).all(), "the mapped class is in"
     assert not written.reshape(-1)[~seen].any()
+
+
+def test_maps_are_made_anew_after_another_fit_of_the_sets(run: Path, tmp_path: Path) -> None:
+    again = shutil.copytree(run, tmp_path / "again")
+    words = [str(again), str(run.parent / "images/s6.tif"), "--output", str(tmp_path), "--sets", "0.9"]
+    assert predict(words) == 0
+    file = tmp_path / "s6.sets.tif"
+    before = file.read_bytes()
+    content = unseal((again / SETS).read_bytes())
+    assert content is not None
+    content["thresholds"]["90"] = [0.0] * 3
+    (again / SETS).write_text(seal(json.dumps(content)))
+    assert predict(words) == 0
+    assert file.read_bytes() != before
+    with rasterio.open(file) as written:
+        values = written.read(1)
+    assert set(np.unique(values)) == {0, 7}, "all classes, or no data"
 
 
 def test_a_larger_promise_has_no_smaller_sets(run: Path) -> None:

@@ -1,16 +1,20 @@
 """The last training before shipping: all scenes but the test, for the steps that validation chose."""
 
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+from datasets.commands.calibrate import main as calibrate
+from datasets.commands.last_training import chosen_by
 from datasets.commands.predict import main as predict
 from datasets.commands.train import main as train
 from datasets.known import dataset_of_run
 from segmenter.base.errors import CheckpointError, ConfigError, DatasetError
+from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.records import load_origin
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import html_report
@@ -88,6 +92,31 @@ def test_options_of_a_training_that_validates_are_refused(
 ) -> None:
     with refused(ConfigError):
         train([str(chosen[0]), "--all", str(chosen[1]), *words])
+
+
+def test_the_run_of_all_scenes_has_no_sets_and_names_the_run_that_has(
+    chosen: tuple[Path, Path], shipped: Path, tmp_path: Path
+) -> None:
+    for call in (
+        lambda: predict([str(shipped), "--split", "test", "--output", str(tmp_path / "m"), "--sets", "0.9"]),
+        lambda: calibrate([str(shipped)]),
+    ):
+        with refused(CheckpointError, where=str(shipped), remedy=str(chosen[1])):
+            call()
+
+
+def test_steps_of_another_batch_are_refused_and_those_of_a_stopped_training_told(
+    chosen: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refused(ConfigError, where="training.global_batch", got=4):
+        train([str(chosen[0]), "--all", str(chosen[1]), "--set", "training.global_batch=4"])
+    recipe = load_run(chosen[1]).recipe
+    chosen_by(chosen[1], recipe)
+    assert "--resume" not in capsys.readouterr().err
+    stopped = shutil.copytree(chosen[1], tmp_path / "stopped")
+    checkpoints(stopped)[max(checkpoints(stopped))].unlink()
+    chosen_by(stopped, recipe)
+    assert "--resume" in capsys.readouterr().err
 
 
 def test_a_run_must_have_validated(chosen: tuple[Path, Path], tmp_path: Path) -> None:

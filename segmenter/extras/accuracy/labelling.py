@@ -38,7 +38,7 @@ class PointLabels:
         self.path = path
         self.table = AnswerTable(path, POINTS, ("id", "map", "row", "col"))
         self.intervals: list[tuple[int, float, float]] = []
-        self._counted = -_EVERY
+        self._counted = -1
         self.count()
 
     @cached_property
@@ -85,11 +85,11 @@ class PointLabels:
         return picture if os.path.isfile(picture) else None
 
     def count(self) -> None:
-        """Estimate anew after ten more answers than the last time."""
+        """Estimate at every tenth answer alone: two intervals that are one answer apart would tell it."""
         with self.table.alone:
             counts = self.table.counts()
             answered = sum(counts.values()) - counts.get("", 0)
-            if answered // _EVERY <= self._counted // _EVERY:
+            if answered <= self._counted or answered % _EVERY:
                 return
             self._counted = answered
             try:

@@ -110,15 +110,16 @@ def is_findings(path: Path) -> bool:
     return LAYER in names
 
 
-def run_of_findings(path: Path) -> str:
-    """Return the path of the run that findings are of, from the folder of their file.
+def run_of_findings(path: Path) -> tuple[str, str | None]:
+    """Return the path of the run that findings are of, from the folder of their file, and its `--root`.
 
     Raises:
         DatasetError: the file does not say it.
     """
     try:
         with database(path) as file:
-            return str(file.execute("SELECT run FROM runs").fetchone()[0])
+            run, root = file.execute("SELECT run, root FROM runs").fetchone()
+            return str(run), root
     except (sqlite3.Error, TypeError):
         raise DatasetError(
             path, expected="the run in its table runs", got="none", remedy="review anew"

@@ -35,13 +35,12 @@ from segmenter.inference.fit import check_fit, other_scales
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
-from segmenter.mapping.outputs.sets import PixelSets
+from segmenter.mapping.outputs.sets import PixelSets, load_pixel_sets
 from segmenter.mapping.request.inputs import find_inputs
 from segmenter.raster import Raster, RasterInfo, open_raster
 from segmenter.runs.ensemble import AnyRun, join_runs
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run
-from segmenter.runs.set_file import load_sets
 
 WANTED = ExtraOutputs(probabilities="float16")
 
@@ -272,7 +271,7 @@ def _sets(runs: Sequence[Run], promise: float) -> PixelSets:
     if len(runs) > 1:
         expected = "one run, whose validation gave the thresholds"
         raise ConfigError("--sets", expected=expected, got=f"{len(runs)} folds")
-    return PixelSets(load_sets(runs[0], promise), runs[0].calibration())
+    return load_pixel_sets(runs[0], promise)
 
 
 def _best(found: Iterable[PlaceToLabel], points: int) -> list[PlaceToLabel]:

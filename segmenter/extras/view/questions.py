@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, plain
 from segmenter.base.invocation import invocation, quote_path
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.extras.accuracy.labelling import PointLabels
@@ -101,11 +102,14 @@ class FindingQuestions:
 
     kind = "findings"
 
-    def __init__(self, path: Path, run: Path, load: Callable[[], Scenes], classes: ClassMap) -> None:
+    def __init__(
+        self, path: Path, run: Path, root: str | None, load: Callable[[], Scenes], classes: ClassMap
+    ) -> None:
         """Open the findings.
 
         Args:
             run: run, or folder of folds, that they are of.
+            root: folder of its data, if they were moved since the training.
             load: returns its labelled scenes by name, with their dataset.
 
         Raises:
@@ -114,6 +118,7 @@ class FindingQuestions:
         self._path, self._load, self._classes = path, load, classes
         self.table, self.title = finding_table(path), path.name
         self.done = f"{invocation('review')} {quote_path(run)} --accept {quote_path(path)}"
+        self.done += f" --root {plain(shlex.quote(root))}" if root else ""
         self._layers: dict[str, dict[str, Pyramid]] = {}
 
     @property

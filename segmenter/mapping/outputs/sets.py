@@ -24,6 +24,7 @@ from segmenter.runs.set_file import load_sets
 if TYPE_CHECKING:
     from segmenter.mapping.request.map_request import MapRequest
     from segmenter.runs.ensemble import AnyRun
+    from segmenter.runs.run import Run
 
 ENDING = ".sets.tif"
 _AT_ONCE = 1 << 18
@@ -86,9 +87,19 @@ def sets_of(request: MapRequest, run: AnyRun) -> PixelSets | None:
         raise ConfigError("--sets", expected="--tta none, as validation had", got=request.tta)
     if request.gsd is not None:
         raise ConfigError("--sets", expected="no --gsd, as validation had none", got=request.gsd)
+    return load_pixel_sets(run, float(request.sets))
+
+
+def load_pixel_sets(run: Run, promise: float) -> PixelSets:
+    """Load the sets of a run for a promise.
+
+    Raises:
+        ConfigError: it has more classes than a set has bits.
+        CheckpointError: it has no thresholds for these weights.
+    """
     if len(run.classes) > MOST_CLASSES:
         raise ConfigError("--sets", expected=f"at most {MOST_CLASSES} classes", got=len(run.classes))
-    return PixelSets(load_sets(run, float(request.sets)), run.calibration())
+    return PixelSets(load_sets(run, promise), run.calibration())
 
 
 def describe_sets(sets: PixelSets, names: list[str], files: Iterable[Path]) -> str:

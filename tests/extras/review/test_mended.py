@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'")
 
+from datasets import known
 from datasets.commands.review import main
 from datasets.commands.view_kinds import routes_of
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
@@ -194,9 +195,31 @@ def test_edited_findings_are_refused_and_nothing_is_written(
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())
 
 
-def test_accept_is_of_findings_in_labels(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("--unlabelled", "y.tif"), ("--output", "fixed"), ("--cell", "16"), ("--most", "9")]
+)
+def test_accept_is_of_findings_in_labels(tmp_path: Path, words: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
-        main([str(tmp_path), "--accept", "x.gpkg", "--unlabelled", "y.tif"])
+        main([str(tmp_path), "--accept", "x.gpkg", *words])
+
+
+def test_findings_of_moved_data_are_shown_and_accepted_where_they_are(
+    reviewed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviewed()
+    roots, whole = [], known.whole_scenes_of_run
+    monkeypatch.setattr(known, "whole_scenes_of_run", lambda run, root: roots.append(root) or whole(run))
+    moved = tmp_path / "moved here"
+    words = [str(tmp_path / "run"), "--output", str(tmp_path / "again"), "--root", str(moved)]
+    assert main(words) == 0
+    path = tmp_path / "again" / "review.gpkg"
+    with routes_of(Wanted((path,))) as routes, served(routes) as server:
+        page = PageClient(server)
+        assert page.get("state?page=one")["done"].endswith(f"--accept {path} --root '{moved}'")
+        assert page.get("next/0")["layers"] == ["image", "label"]
+    assert roots == [str(moved)]
+    with pytest.raises(SegmenterError), routes_of(Wanted((path,), moved)):
+        pass
 
 
 def test_findings_are_answered_in_a_page_and_seen_in_image_and_label(reviewed: Any, tmp_path: Path) -> None:

@@ -130,6 +130,21 @@ def test_an_answer_given_anew_moves_no_interval_before_ten_more(page: PageClient
     assert before
 
 
+def test_a_server_that_is_started_anew_tells_no_interval_before_the_next_tenth_answer(folder: Path) -> None:
+    """Else two intervals are one answer apart."""
+    wanted, told = Wanted((folder / "points.gpkg",), folder / "images"), []
+    for answers in (39, 2, 9):
+        with routes_of(wanted) as routes, served(routes) as server:
+            page = PageClient(server)
+            row = page.get("next/0")
+            told.append(len(page.get("state?page=one")["progress"]["intervals"]))
+            for _ in range(answers):
+                _, saved = page.answer(row, truth(row))
+                row = page.get(f"next/{row['fid']}")
+            told.append([points for points, _, _ in saved["progress"]["intervals"]])
+    assert told[2:] == [0, [40], 0, [50]]
+
+
 def test_one_page_writes_and_others_read_until_they_take_over(page: PageClient) -> None:
     other = PageClient(page.server, "other")
     first = page.get("next/0")

@@ -241,10 +241,8 @@ class Page {
   async keepAlive() {
     const waits = this.isWaiting ? 1500 : 30000;
     await new Promise((resolve) => setTimeout(resolve, waits));
-    if (document.visibilityState === "visible") {
-      const news = await ask("alive");
-      if (news) this.remember(news);
-    }
+    const news = await ask("alive");
+    if (news) this.remember(news);
     this.keepAlive();
   }
 }

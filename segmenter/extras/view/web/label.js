@@ -25,7 +25,8 @@ async function ask(path, body) {
   try {
     reply = await fetch(path, options);
   } catch {
-    throw new Error("The server does not answer, nothing was saved. Start `segmenter view` again.");
+    const lost = body === undefined ? "" : ", nothing was saved";
+    throw new Error(`The server does not answer${lost}. Start \`segmenter view\` again.`);
   }
   const found = await reply.json();
   if (!reply.ok) throw Object.assign(new Error(found.error), found);
@@ -212,7 +213,7 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("pagehide", () => navigator.sendBeacon("leave", JSON.stringify({ page })));
 setInterval(async () => {
-  if (document.visibilityState !== "visible" || !state) return;
+  if (!state) return;
   try {
     progress((await ask(`state?page=${page}`)).progress);
   } catch (error) {

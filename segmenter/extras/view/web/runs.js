@@ -16,12 +16,11 @@
   }
 
   async function follow() {
-    if (document.visibilityState !== "visible") return;
     const lead = document.querySelector(".lead");
     try {
       const now = await (await fetch(`now${location.search}`)).json();
       lead.textContent = now.lead ?? now.error;
-      if (now.stamp === undefined || now.stamp === stamp) return;
+      if (now.stamp === undefined || now.stamp === stamp || document.visibilityState !== "visible") return;
       await replace();
       stamp = now.stamp;
     } catch {
