@@ -40,7 +40,7 @@ def read_journal(file: Path) -> Facts:
     facts = [digest("settings", journal.settings(_SETTINGS))] if journal.settings(_SETTINGS) else []
     for name in _NAMES:
         entry = journal.find(name)
-        if entry is not None and damage(file.parent, entry) is None:
+        if entry is not None and damage(file.parent, entry, entry.outputs) is None:
             entry.difference(entry)
             entry.extends(entry)
             facts.append(digest(asdict(entry)))

@@ -86,7 +86,10 @@ def _is_geopackage(path: Path) -> bool:
 
 def _read_sample(request: EstimateRequest) -> tuple[Any, str]:
     """Return the sample in a file of points, and the unit of its areas."""
-    from segmenter.extras.accuracy.tables import read_areas, read_points, sample_of
+    try:
+        from segmenter.extras.accuracy.tables import read_areas, read_labelled, read_points, sample_of
+    except ModuleNotFoundError as error:
+        raise SegmenterError(f"points need the package {error.name}: {installation('vectors')}") from None
 
     path = request.points
     if request.unit is not None and request.areas is None:
@@ -95,12 +98,6 @@ def _read_sample(request: EstimateRequest) -> tuple[Any, str]:
         )
     areas = None if request.areas is None else read_areas(request.areas)
     if _is_geopackage(path):
-        try:
-            from segmenter.extras.accuracy.tables import read_labelled
-        except ModuleNotFoundError as error:
-            raise SegmenterError(
-                f"GeoPackages need the package {error.name}: {installation('vectors')}"
-            ) from None
         return read_labelled(path, areas, request.unit, request.labels)
     if request.labels is not None:
         raise SegmenterError(

@@ -332,5 +332,6 @@ def _most_bytes(style: MapStyle, job: MapJob) -> int:
     """Return the uncompressed size in bytes of a map's files and its partial map."""
     kind = style.request.probabilities
     each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
-    sets = 0 if style.sets is None else style.sets.pixel_bytes
-    return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each + sets) * 2
+    both = style.map_bytes + int(style.wanted.confidence)
+    sets, computed = (0, each) if style.sets is None else (style.sets.pixel_bytes, 4 * len(style.classes))
+    return job.part.size.pixels * (both + each + sets + both + computed)

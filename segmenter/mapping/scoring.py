@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ScoreError, SegmenterError, plain
-from segmenter.base.terminal import fit_table
+from segmenter.base.files import read_regular
+from segmenter.base.sealed import json_object
+from segmenter.base.terminal import fit_table, say
 from segmenter.evaluation.bootstrap import forget_blocks
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.intervals import INTERVAL
@@ -24,6 +26,7 @@ from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outcome import Outcome, Scorer, Tallies
 from segmenter.mapping.style import MapStyle
 from segmenter.raster import read_label
+from segmenter.runs.score_files import MOST_BYTES
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -46,6 +49,33 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
         except SegmenterError as error:
             scorer.error = error
         outcome.add_score(job, scorer)
+
+
+def note_scores(call: Call) -> None:
+    """Note the files of scores in the journal, so that they can be removed with their maps."""
+    from segmenter.mapping.folder.journal import file_facts  # brings rasterio
+
+    for name in SCORE_FILES:
+        call.journal.settle({"scores": name}, file_facts(call.request.output / name))
+    call.journal.flush()
+
+
+def remove_stale_scores(call: Call, outcome: Outcome) -> None:
+    """Remove the scores of earlier calls if a map that they are of is replaced, unless they were changed."""
+    from segmenter.mapping.folder.journal import file_facts  # brings rasterio
+
+    files = [call.request.output / name for name in SCORE_FILES]
+    with contextlib.suppress(OSError, SegmenterError, AttributeError):
+        scored = (json_object(read_regular(files[0], MOST_BYTES)) or {}).get("per_scene", {})
+        replaced = {each.get("map") for each in scored.values()} & {
+            job.output.name for job in outcome.written
+        }
+        own = [path for path in files if call.journal.settings({"scores": path.name}) == file_facts(path)]
+        if replaced and own:
+            for path in own:
+                path.unlink()
+            if not outcome.each:
+                say(plain(f"{own[0]}: was of maps that are made anew, and is removed"))
 
 
 def count_further(outcome: Outcome, scoring: Scoring) -> None:

@@ -40,7 +40,14 @@ from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
-from segmenter.mapping.scoring import Scoring, count_further, score_kept, write_scores
+from segmenter.mapping.scoring import (
+    Scoring,
+    count_further,
+    note_scores,
+    remove_stale_scores,
+    score_kept,
+    write_scores,
+)
 from segmenter.raster import (
     check_drivers,
     crs_title,
@@ -260,7 +267,8 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
     if isinstance(call.run, Ensemble) and any(job.remark for job in outcome.written) and call.run.remark:
         outcome.warnings.append(call.run.remark)
     _tell_written(outcome, call.request.output)
-    if (sets := call.style.sets) is not None and outcome.written:
+    stays = call.store is None or call.store.keep
+    if (sets := call.style.sets) is not None and outcome.written and stays:
         files = (call.request.output / f"{job.name}{ENDING}" for job in outcome.written)
         say(describe_sets(sets, call.run.classes.names, files))
     return outcome
@@ -358,6 +366,7 @@ def _tell_written(outcome: Outcome, folder: Path) -> None:
 def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[SegmenterError]:
     """Write and print the scores of all labelled maps; return errors of labels."""
     score_kept(outcome, call.style)
+    remove_stale_scores(call, outcome)
     if scoring is not None:
         count_further(outcome, scoring)
     failures: list[SegmenterError] = [
@@ -367,6 +376,7 @@ def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[Segmen
     try:
         if outcome.each and scoring is not None:
             say(write_scores(outcome, scoring))
+            note_scores(call)
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
     return failures

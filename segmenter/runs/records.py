@@ -508,8 +508,16 @@ def save_calibration(
         with_temperature=of(fitted.temperature),
         with_bias=of(fitted.with_bias),
     )
-    text = json.dumps(content.model_dump(mode="json"), indent=1)
-    write_whole(run.path / CALIBRATION, seal(text).encode())
+    write_calibration(run.path, content)
+
+
+def write_calibration(run: Path, content: CalibrationFile) -> None:
+    """Write the calibration of a run, completely or not at all.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    write_whole(run / CALIBRATION, seal(json.dumps(content.model_dump(mode="json"), indent=1)).encode())
 
 
 def copy_calibration(found: CalibrationFile, source: Path, run: RunWithWeights) -> None:
@@ -520,8 +528,7 @@ def copy_calibration(found: CalibrationFile, source: Path, run: RunWithWeights) 
         OutputError: the file cannot be written.
     """
     own = {"step": step_of(run.weights_file()), "weights": run.fingerprint(), "copied_from": str(source)}
-    copied = found.model_copy(update=own)
-    write_whole(run.path / CALIBRATION, seal(json.dumps(copied.model_dump(mode="json"), indent=1)).encode())
+    write_calibration(run.path, found.model_copy(update=own))
 
 
 def load_calibration(run: Path) -> CalibrationFile | None:

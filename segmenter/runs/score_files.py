@@ -19,6 +19,8 @@ from segmenter.runs.checkpoints import BEST
 from segmenter.runs.run import RUN_FILE, runs_in
 
 _NAME = re.compile(r"fold_(\d+)")
+MOST_BYTES = 1 << 28
+"""Largest file of scores of maps that is read: it has a block for each scene."""
 
 
 def fold_path(folder: Path, fold: int) -> Path:

@@ -7,15 +7,24 @@ from typing import Any
 import numpy as np
 
 from segmenter.config.reading import recipe_from
+from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import META, save_arrays
 from segmenter.runs.log import log_line
-from segmenter.runs.records import GroundPlace, Origin, save_origin, save_windows
+from segmenter.runs.records import (
+    CalibrationFile,
+    GroundPlace,
+    Origin,
+    load_calibration,
+    save_calibration,
+    save_origin,
+    save_windows,
+)
 from segmenter.runs.resume import Position, facts_array
-from segmenter.runs.run import Run
+from segmenter.runs.run import Run, load_run
 from tests.helpers.made_runs import plan_of
 from tests.helpers.trained_run import bare_run
 
@@ -121,3 +130,13 @@ def _origin(place: GroundPlace | None) -> Origin:
 def left_behind(folder: Path) -> list[str]:
     """Names of what lies in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def calibrated(run: Path) -> CalibrationFile:
+    """Write a calibration into a described run; return it."""
+    measures = Measures(0.1, 0.5, 0.6, ((4, 0.5, 0.4),) * 15, (0.1,) * 20, 0.1)
+    fitted = Fitted(Calibration(2.0, (0.5, -0.5, 0.0, 0.0)), measures, measures, measures)
+    save_calibration(load_run(run), fitted, pixels=60, scenes=2, fitted_on=[])
+    found = load_calibration(run)
+    assert found is not None
+    return found

@@ -337,6 +337,37 @@ def test_a_pattern_does_not_mean_the_maps(make_geotiff: Make, call: Call, capsys
     assert "scenes/maps/a.tif" in capsys.readouterr().err
 
 
+def test_a_picture_is_drawn_again_with_a_label_that_is_older(make_geotiff: Make, call: Call) -> None:
+    source, view = make_geotiff("in/a.tif", IMAGE), Path("maps/a.view.png")
+    label(Path("truth.png"), 1)
+    drawn = []
+    for words in ((), ("--labels", "truth.png"), ("--labels", "truth.png"), ()):
+        assert call(source, "--pictures", *words) == 0
+        drawn.append((view.read_bytes(), view.stat().st_mtime_ns))
+    assert drawn[1][0] != drawn[0][0]
+    assert drawn[2] == drawn[1]
+    assert drawn[3][0] == drawn[0][0]
+
+
+def test_scores_go_with_the_maps_that_they_are_of(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    source = make_geotiff("in/a.tif", IMAGE)
+    label(Path("truth.png"), 1)
+    scores = Path("maps/scores.json")
+    assert call(source, "--labels", "truth.png") == 0
+    other = make_geotiff("in/b.tif", IMAGE)
+    assert call(other) == 0
+    assert scores.exists(), "of a map that is as it was"
+    make_geotiff("in/a.tif", IMAGE[::-1])
+    capsys.readouterr()
+    assert call(source) == 0
+    assert str(scores) in capsys.readouterr().out
+    assert {"scores.json", "confusion.png"} & set(names("maps")) == set()
+    scores.write_text("{}")
+    make_geotiff("in/a.tif", IMAGE)
+    assert call(source) == 0
+    assert scores.read_text() == "{}", "of others"
+
+
 @pytest.mark.slow
 def test_a_picture_older_than_its_map_or_label_is_drawn_again(make_geotiff: Make, call: Call) -> None:
     source = make_geotiff("in/a.tif", IMAGE)

@@ -282,6 +282,19 @@ def test_a_foreign_map_with_codes_that_cannot_be_is_refused(tmp_path: Path) -> N
         WrittenMap(tmp_path / "c.tif")
 
 
+def test_a_file_that_is_no_longer_asked_for_may_go(make_geotiff: Make, call: Call) -> None:
+    scene(make_geotiff, "in/a.tif", 131, 203)
+    assert call("in", "--confidence", "--probabilities", "uint8") == 0
+    first = Path("maps/a.tif").stat().st_mtime_ns
+    Path("maps/a.probabilities.tif").unlink()
+    assert call("in", "--confidence", predictor=None) == 0
+    Path("maps/a.confidence.tif").write_bytes(b"changed")
+    assert call("in", predictor=None) == 0
+    assert Path("maps/a.tif").stat().st_mtime_ns == first
+    assert call("in", "--confidence") == 0
+    assert Path("maps/a.confidence.tif").read_bytes() != b"changed"
+
+
 def test_what_is_gone_is_written_again_without_the_model(make_geotiff: Make, call: Call, capsys: Any) -> None:
     """The same bytes, with the pixels of each class; also where a later version first writes them."""
     scene(make_geotiff, "in/a.tif", 131, 203)

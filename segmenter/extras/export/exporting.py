@@ -286,9 +286,9 @@ def _put(file: Path, target: Path) -> None:
     """Move it to its final path, atomically replacing any existing file."""
     for path in (*_files(file), *([file] if file.is_dir() else [])):
         sync(path)
-    if target.exists():
-        target.rename(file.with_name(f"before-{file.name}"))
-    file.rename(target)
+    if target.is_dir():
+        target.rename(file.with_name(f"before-{file.name}"))  # a folder with files cannot be replaced
+    file.replace(target)
     sync(target.parent)
 
 

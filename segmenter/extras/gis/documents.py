@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -78,6 +79,21 @@ def document(root: ET.Element, head: str = "") -> bytes:
 def is_ours(content: bytes) -> bool:
     """Return whether a file was written by this program and not saved by QGIS since."""
     return MARK.encode() in content[:_HEAD]
+
+
+def is_of_others(path: Path) -> bool:
+    """Return whether a style file exists that was saved by QGIS or by hand."""
+    try:
+        return not is_ours(path.read_bytes())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def style_remark(path: Path) -> str:
+    """Return a line on a style that is left as it is."""
+    return f"{path}: is a style that was saved by QGIS or by hand, and is left; remove it for a new one"
 
 
 # ------------------------------------------------------------------------------------------- styles

@@ -21,10 +21,11 @@ from segmenter.base.files import real, sync
 from segmenter.extras.gis.documents import (
     attribute_table,
     class_style,
-    is_ours,
+    is_of_others,
     legend,
     share_style,
     style_file,
+    style_remark,
 )
 from segmenter.grid.labels import class_pixels
 from segmenter.mapping.style import SHARES
@@ -68,10 +69,7 @@ class StyleFiles:
         """Warning about a style saved by QGIS, which is kept; None if no such style exists."""
         if not self._left:
             return None
-        return (
-            f"{self._left[0]}: is a style that was saved by QGIS or by hand, and is left; remove it for a "
-            "new one"
-        )
+        return style_remark(self._left[0])
 
     def take(self, window: Window, prediction: Prediction) -> None:
         """Count the classes of a window of the map."""
@@ -112,7 +110,7 @@ class StyleFiles:
         """
         with self._writing():
             for path, aside in self._aside.items():
-                if path.suffix == ".qml" and _of_others(path):
+                if path.suffix == ".qml" and is_of_others(path):
                     self._left.append(path)
                 else:
                     aside.replace(path)
@@ -159,16 +157,7 @@ def write_gone(call: Call, job: MapJob) -> None:
 def remove_styles(path: Path) -> None:
     """Remove the style files of a removed output, except a style saved by others."""
     style = path.with_suffix(".qml")
-    if not _of_others(style):
+    if not is_of_others(style):
         style.unlink(missing_ok=True)
     if path.suffix == ".tif":  # that of a PNG is not ours
         path.with_name(f"{path.name}.aux.xml").unlink(missing_ok=True)
-
-
-def _of_others(path: Path) -> bool:
-    try:
-        return not is_ours(path.read_bytes())
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True

@@ -52,7 +52,17 @@ from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item_text
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_arrays
 from segmenter.runs.log import LOG
-from segmenter.runs.records import ACCURACY, CALIBRATION, PROGRESS, SETS, WINDOWS, load_origin, save_origin
+from segmenter.runs.records import (
+    ACCURACY,
+    CALIBRATION,
+    PROGRESS,
+    SETS,
+    WINDOWS,
+    load_calibration,
+    load_origin,
+    save_origin,
+    write_calibration,
+)
 from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
 from segmenter.runs.resume import CheckpointFacts
@@ -258,22 +268,33 @@ def copy_without_paths(known: RunFactsForOthers, names: Iterable[str], folder: P
         source, target = known.run.path / name, folder / name
         with failing(SegmenterError, source, "cannot copy it", "is the disk full?"):
             target.parent.mkdir(exist_ok=True)
-            _copy(source, target, run)
-            shutil.copystat(source, target)
-        copied.append(name)
+            if _copy(source, target, run):
+                shutil.copystat(source, target)
+                copied.append(name)
     return copied
 
 
-def _copy(source: Path, target: Path, run: Run) -> None:
+def _copy(source: Path, target: Path, run: Run) -> bool:
+    """Copy a file without paths and places; return False where it cannot be read, and may hold some."""
     if target.suffix == ".npz":
         save_arrays(target, _rewrite_checkpoint(source, run))
-    elif target.name == ORIGIN and (origin := load_origin(source.parent)) is not None:
-        save_origin(target.parent, origin.model_copy(update={"place": None}))
+    elif target.name == ORIGIN:
+        if (origin := load_origin(source.parent)) is None:
+            return False
+        chosen = origin.chosen_by
+        if chosen is not None:
+            chosen = chosen.model_copy(update={"runs": tuple(Path(each).name for each in chosen.runs)})
+        save_origin(target.parent, origin.model_copy(update={"place": None, "chosen_by": chosen}))
+    elif target.name == CALIBRATION and (found := load_calibration(source.parent)) is not None:
+        write_calibration(
+            target.parent, found.model_copy(update={"copied_from": Path(found.copied_from).name})
+        )
     elif target.name == SCENES and (known := load_scenes(source.parent)) is not None and known.told:
         scenes = {name: replace(each, place=None, path="") for name, each in known.scenes.items()}
         save_scenes(target.parent, replace(known, scenes=scenes))
     else:
         shutil.copyfile(source, target)
+    return True
 
 
 def _rewrite_checkpoint(path: Path, run: Run) -> dict[str, Any]:

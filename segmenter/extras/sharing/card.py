@@ -53,9 +53,11 @@ _LIMITS = {
     "little.",
     "radius": "Pixels farther away than {radius} do not influence a pixel's class; with that much around "
     "each window, maps have no seams.",
+    "calibrated": "Probabilities are calibrated on validation scenes (calibration.json); their expected "
+    "calibration error on ground left out of the fit was {calibrated}.",
+    "uncalibrated": "Not measured: whether a probability of 0.9 is right nine times in ten.",
     "always": "Near nodata and at a raster's edge a pixel sees less of its surroundings. Not measured: "
-    "other sensors, seasons and places than the training's; whether a probability of 0.9 is right nine times "
-    "in ten; speed.",
+    "other sensors, seasons and places than the training's; speed.",
 }
 """Limits of a model by the name of the fact (`_limits`) with which they hold."""
 Facts = Sequence[tuple[str, str | None]]
@@ -306,6 +308,8 @@ def _limits(known: RunFactsForOthers) -> dict[str, object]:
     seen = dict(zip(scores.protocol.classes, scores.truth_pixels.tolist(), strict=True)) if scores else {}
     unseen = dict.fromkeys(name for name in (*seen, *run.classes.names) if scores and not seen.get(name))
     low, high = augmentation.scale_to or (0.0, 0.0)
+    own = run.calibration_file()
+    errors = "" if own is None else f"{own.fitted.before.ece:.2%} before and {own.fitted.after.ece:.2%} after"
     around = f", give or take {100 * augmentation.scale:g} %" if augmentation.scale else ""
     return {
         "never": ", ".join(never),
@@ -321,5 +325,7 @@ def _limits(known: RunFactsForOthers) -> dict[str, object]:
         "scale": f"{metres:.3g} m a pixel{around}" if metres and not high else "",
         "whole_window": run.network.radius is None,
         "radius": "" if run.network.radius is None else f"{run.network.radius} px",
+        "calibrated": errors,
+        "uncalibrated": not errors,
         "always": True,
     }

@@ -29,7 +29,8 @@ from scipy.sparse.csgraph import connected_components
 from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import shortest_ends
-from segmenter.extras.gis.documents import polygon_style
+from segmenter.base.terminal import warn
+from segmenter.extras.gis.documents import is_of_others, polygon_style, style_remark
 from segmenter.extras.vector_files.writing import PolygonBatch, polygon_file
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.written_map import WrittenMap, check_placed
@@ -218,14 +219,14 @@ class Slivers:
 
         Args:
             area_HW: area of each pixel, or one for all of a row or of the strip: (H,), (H, 1) or (1, 1).
-            sides: width and height of a pixel, in the same unit.
+            sides: height and width of a pixel, in the same unit.
         """
         offset, labels_HW = self._count, strip.labels
         area_HW = area_HW if area_HW.ndim == 2 else area_HW[:, np.newaxis]
         weights = np.broadcast_to(area_HW, labels_HW.shape).ravel()
         area_C = np.asarray(np.bincount(labels_HW.ravel(), weights, strip.count + 1), np.float64)
         small_C = area_C < self._least
-        width, height = sides
+        height, width = sides
         own = offset, small_C
         self._border(labels_HW[:, :-1], labels_HW[:, 1:], height, own, own)
         self._border(labels_HW[:-1], labels_HW[1:], width, own, own)
@@ -387,7 +388,8 @@ def vectorise(maps: Sequence[Path], output: Path, options: PolygonOptions, *, pr
     """
     crs, colours = _check(maps, options)
     count = 0
-    with polygon_file(output, crs, polygon_style("class", colours)) as write:
+    style = polygon_style("class", colours) if _may_style(output) else b""
+    with polygon_file(output, crs, style) as write:
         for path, name in zip(maps, shortest_ends(maps), strict=True):
             count += _one(path, name, options, write, progress)
     return count
@@ -442,6 +444,19 @@ def _one(
                     count += _write(waiting, one, name, write)
                     waiting, held = [], 0
             return count + _write(waiting, one, name, write)
+
+
+def _may_style(output: Path) -> bool:
+    """Return whether a file of polygons gets a style; beside it lies none of a map, nor of others."""
+    style = output.with_suffix(".qml")
+    if output.suffix == ".gpkg":  # which holds its own
+        return True
+    if output.with_suffix(".tif").exists():
+        warn(f"{style}: would be the style of the map beside it, and is not written")
+        return False
+    if left := is_of_others(style):
+        warn(style_remark(style))
+    return not left
 
 
 def _classes(one: WrittenMap, options: PolygonOptions, bar: Any) -> Iterator[NDArray[np.uint8]] | None:

@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -242,9 +242,11 @@ def file_facts(path: Path) -> Facts:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": checksum}
 
 
-def damage(folder: Path, entry: JournalEntry) -> str | None:
-    """Return text on damaged outputs of an entry; None if all are unchanged."""
+def damage(folder: Path, entry: JournalEntry, wanted: Collection[str]) -> str | None:
+    """Return text on damaged outputs of an entry; None if all that are wanted are unchanged."""
     for name, facts in entry.outputs.items():
+        if name not in wanted:
+            continue
         try:
             if os.stat(folder / name).st_size != facts["bytes"] or file_facts(folder / name) != facts:
                 return f"{name} has changed"

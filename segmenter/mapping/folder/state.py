@@ -191,7 +191,7 @@ class FolderState:
             return "asked for by --redo"
         if (reason := _not_looked_at(job.info)) is not None:
             return reason
-        return before.difference(entry) or damage(self._folder, before)
+        return before.difference(entry) or damage(self._folder, before, {path.name for path in job.files})
 
     def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
         """Return whether the store has a job's outputs; `now`: check again."""

@@ -80,11 +80,11 @@ class Pictures(Finisher):
 
         unscored = {id(job): str(error) for job, error in outcome.unscored}
         failures: list[SegmenterError] = []
-        for job in [*outcome.written, *(job for job in outcome.kept if not _is_current(job))]:
+        for job in [*outcome.written, *(job for job in outcome.kept if not _is_current(call, job))]:
             try:
                 drawn = replace(job, label=None) if id(job) in unscored else job
                 draw_view(drawn, call.style, call.run.recipe.tiles.size)
-                call.journal.settle(_picture_entry(job), file_facts(_view(job)))
+                call.journal.settle(_picture_entry(job), {**file_facts(_view(job)), "label": _label(job)})
                 call.journal.flush()
             except SegmenterError as error:
                 if str(error) != unscored.get(id(job)):
@@ -104,7 +104,7 @@ class RemoveStalePictures(Finisher):
         for job in outcome.written:
             drawn = call.journal.settings(_picture_entry(job))
             with contextlib.suppress(OSError):
-                if drawn is not None and file_facts(_view(job)) == drawn:
+                if drawn is not None and {**file_facts(_view(job)), "label": drawn["label"]} == drawn:
                     _view(job).unlink()
         return []
 
@@ -205,8 +205,15 @@ def windows_to_show(thin: Example, part: Window, step: int, tile: int) -> list[W
     ]
 
 
-def _is_current(job: MapJob) -> bool:
-    """Return whether a picture exists that is newer than the map and its label."""
+def _label(job: MapJob) -> str | None:
+    return None if job.label is None else str(job.label)
+
+
+def _is_current(call: Call, job: MapJob) -> bool:
+    """Return whether a picture of a map and this label exists that is newer than both."""
+    drawn = call.journal.settings(_picture_entry(job))
+    if drawn is None or drawn["label"] != _label(job):
+        return False
     shown = [path for path in (job.output, job.label) if path is not None]
     try:
         return _view(job).stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)

@@ -267,7 +267,8 @@ class MapRequest(FurtherScores, Computing):
     remote: bool = _opening(
         False,
         "allow inputs that are URLs of GeoTIFFs (https://, s3://, gs://, az://) or GDAL's own paths "
-        "(/vsizip/…); their maps are made anew in each call",
+        "(/vsizip/…); their maps are made anew in each call where the server does not tell when a file was "
+        "changed",
     )
     mosaic: bool = _computing(
         False,

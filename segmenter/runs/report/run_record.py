@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from segmenter.runs.records import (
 from segmenter.runs.resume import Checkpoint, CheckpointFacts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.scenes import RunScenes, load_scenes
-from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, load_score
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, MOST_BYTES, Scored, load_score
 
 
 def scores_of_maps(run: Run, maps: Path) -> Scores:
@@ -43,12 +43,12 @@ def scores_of_maps(run: Run, maps: Path) -> Scores:
     """
     path = maps / "scores.json"
     try:
-        record = json_object(read_regular(path)) or {}
+        record = json_object(read_regular(path, MOST_BYTES)) or {}
         scores = Scores.from_dict(record, FURTHER)
         _table(scores)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise CheckpointError(path, expected="scores of predict.py", remedy="score the maps anew") from None
-    if record.get(MODEL) != run.checksum():
+    if record.get(MODEL) not in (run.checksum(), replace(run, calibrated=False).checksum()):
         raise CheckpointError(path, expected=f"scores of maps of {run.path}", got="another model's")
     return scores
 

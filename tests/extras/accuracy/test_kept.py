@@ -4,6 +4,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,8 @@ def test_the_report_shows_scores_of_maps_of_this_run_only(run: Run, tmp_path: Pa
     shapes = Shapes(names, 5)
     shapes.boundary_K3 = shapes.objects_K3 = counts
     facts = shapes.facts(protocol)
-    for model, is_shown in ((run.checksum(), True), ("0" * 64, False)):
+    uncalibrated = replace(run, calibrated=False).checksum()
+    for model, is_shown in ((run.checksum(), True), (uncalibrated, True), ("0" * 64, False)):
         confusion.scores(protocol).write(tmp_path / "scores.json", {"model": model, **facts})
         if is_shown:
             page = write_report(run.path, maps=tmp_path).read_text()

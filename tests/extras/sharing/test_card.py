@@ -20,7 +20,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.extras.sharing.stac import times_of
 from segmenter.runs.records import GroundPlace, load_origin
-from tests.helpers.made_described import CLASSES, PLACE, described_run
+from tests.helpers.made_described import CLASSES, PLACE, calibrated, described_run
 from tests.helpers.refusals import refused
 
 
@@ -64,6 +64,15 @@ def test_a_card_says_what_the_run_knows(tmp_path: Path) -> None:
         "Never seen in validation, so that no score speaks of it: \\<never\\>",
     ):
         assert said in text, said
+
+
+def test_a_calibrated_run_says_its_error(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "run")
+    assert "nine times in ten" in card(run)[1]
+    calibrated(run)
+    text = card(run)[1].replace("\\", "")
+    assert "10.00% before and 10.00% after" in text
+    assert "nine times in ten" not in text
 
 
 def test_what_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:

@@ -21,17 +21,16 @@ from datasets.commands.runs import main
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
 from segmenter.base.files import FileLock, folder_aside, remove_killed, written_whole
 from segmenter.base.sealed import seal
-from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.extras.sharing.archive import pack_run, resumable, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.checkpoints import learned_weights
-from segmenter.runs.records import CALIBRATION, save_calibration
+from segmenter.runs.records import CALIBRATION, ChosenBy, copy_calibration, load_origin, save_origin
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import load_run
 from tests.helpers.forbidden import small_files
-from tests.helpers.made_described import ROOT, contents, described_run, left_behind
+from tests.helpers.made_described import ROOT, calibrated, contents, described_run, left_behind
 from tests.helpers.made_runs import rewritten
 from tests.helpers.maps import Make
 from tests.helpers.random_run import random_run
@@ -107,12 +106,25 @@ def test_a_run_without_a_best_is_packed_with_its_newest_checkpoint(tmp_path: Pat
 
 def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_path: Path) -> None:
     run = described_run(tmp_path / "home of kim" / "run")
+    before, chosen = load_run(run), str(tmp_path / "home of kim" / "validated")
+    origin = load_origin(run)
+    assert origin is not None
+    by = ChosenBy(runs=(chosen,), steps=8, miou=(0.5,))
+    save_origin(run, origin.model_copy(update={"chosen_by": by}))
+    calibration = calibrated(run)
+    copy_calibration(calibration, Path(chosen), before)
     assert main(["card", str(run)]) == main(["stac", str(run)]) == 0
     assert "longitude 13.0000" in (run / "README.md").read_text()
     done = pack_run(run, tmp_path / "a.zip", with_checkpoints=True, anonymous=True)
     folder = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")[0].path
     assert done.paths == ()
     found = contents(folder)
+    shared = load_origin(folder)
+    assert shared is not None
+    assert shared.chosen_by == ChosenBy(runs=("validated",), steps=8, miou=(0.5,))
+    assert load_run(folder).calibration_file() == calibration.model_copy(
+        update={"copied_from": "validated", "weights": load_run(folder).fingerprint()}
+    )
     for secret in (ROOT, "owner-kim", "kims-machine", "home of kim", "rings", "longitude 13"):
         holding = [name for name, content in found.items() if secret.encode() in content]
         assert holding == [], secret
@@ -129,6 +141,9 @@ def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_pa
     resumed = checkpoint_to_resume(folder)
     assert resumed.facts.recipe == after.recipe.model_dump(mode="json")
     assert read_known(folder).scores is not None
+    (run / "origin.json").write_text("{ damaged, with rings")
+    pack_run(run, tmp_path / "b.zip", anonymous=True)
+    assert "origin.json" not in contents(unpack_run(tmp_path / "b.zip", tmp_path / "others")[0].path)
 
 
 def test_unpacked_elsewhere_it_predicts_to_the_same_bits(
@@ -226,9 +241,7 @@ def test_an_edited_card_goes_along_and_one_of_other_weights_does_not(tmp_path: P
 
 def test_a_calibration_of_other_weights_is_neither_packed_nor_unpacked(tmp_path: Path) -> None:
     run = described_run(tmp_path / "run")
-    measures = Measures(0.1, 0.5, 0.6, ((4, 0.5, 0.4),) * 15, (0.1,) * 20, 0.1)
-    fitted = Fitted(Calibration(2.0, (0.5, -0.5, 0.0, 0.0)), measures, measures, measures)
-    save_calibration(load_run(run), fitted, pixels=60, scenes=2, fitted_on=[])
+    calibrated(run)
     whole = (run / CALIBRATION).read_bytes()
     for anonymous in (False, True):
         file = tmp_path / f"{anonymous}.zip"

@@ -93,12 +93,14 @@ def test_simplifying_straightens() -> None:
     assert (moved < 60).all()
 
 
-def slivers_gone(ids: NDArray[np.uint8], least: float, rows: int) -> NDArray[np.uint8]:
+def slivers_gone(
+    ids: NDArray[np.uint8], least: float, rows: int, sides: tuple[float, float] = (1.0, 1.0)
+) -> NDArray[np.uint8]:
     """By the collector, in strips."""
     slivers, taken = Slivers(least), []
     for window in row_strips(Size(*ids.shape), rows * ids.shape[1]):
         taken.append(components(window, ids[window.slices()]))
-        slivers.add(taken[-1], np.ones(window.height), (1.0, 1.0))
+        slivers.add(taken[-1], np.ones(window.height), sides)
     out = ids.copy()
     for strip, kinds in zip(taken, slivers.classes(), strict=True):
         out[strip.window.slices()] = kinds[strip.labels]
@@ -126,6 +128,16 @@ def one_by_one(ids: NDArray[np.uint8], least: float) -> NDArray[np.uint8]:
         beside = borders[one]
         into = max(beside, key=lambda n: (beside[n], area[n], -first[n]))
         ids[strip.labels == one] = strip.class_C[into]
+
+
+@pytest.mark.parametrize(("sides", "longer"), [((111.0, 56.0), 1), ((56.0, 111.0), 2), ((1.0, 1.0), 2)])
+def test_borders_are_as_long_as_on_the_ground(sides: tuple[float, float], longer: int) -> None:
+    """A sliver of 3 × 4 pixels, between 1 at its left and right and 2 above and below; as at 60° north."""
+    ids = np.full((9, 20), 2, np.uint8)
+    ids[3:6] = 1
+    ids[3:6, 8:12] = 0
+    for rows in (1, 9):
+        assert (slivers_gone(ids, 13, rows, sides)[3:6, 8:12] == longer).all()
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 12), st.integers(2, 12))
@@ -190,6 +202,19 @@ def test_a_file_holds_the_map_with_names_codes_areas_and_confidence(
     assert set(found["map"]) == {"town.tif"}
     style = set() if ending == "gpkg" else {"areas.qml"}
     assert {p.name for p in tmp_path.iterdir()} == {output.name, "town.tif", "town.confidence.tif", *style}
+
+
+def test_a_style_of_a_map_or_of_others_is_left(make_map: Make, tmp_path: Path, capsys: Any) -> None:
+    path, output = make_map("town", noise(1, cells=True)), tmp_path / "areas.parquet"
+    for file, style in ((output, output.with_suffix(".qml")), (tmp_path / "town.parquet", None)):
+        own = style or path.with_suffix(".qml")
+        own.write_text("<qgis>saved by hand</qgis>")
+        assert main([str(path), "--output", str(file)]) == 0
+        assert own.read_text() == "<qgis>saved by hand</qgis>"
+        assert str(own) in capsys.readouterr().err
+        own.unlink()
+    assert main([str(path), "--output", str(output), "--overwrite"]) == 0
+    assert output.with_suffix(".qml").exists()
 
 
 @pytest.mark.parametrize("ending", ["gpkg", "parquet"])
