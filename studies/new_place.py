@@ -275,7 +275,8 @@ def page_lines(results: Path) -> list[str]:
     scores: dict[tuple[str, int], list[float]] = {}
     for path in (path for arm in ARMS for path in sorted(results.glob(f"{arm}-*.json"))):
         kept, arm = json.loads(path.read_text()), ARMS[path.stem.split("-")[0]]
-        for way, score in (_named(kept["maps"]) if arm == "plain" else _alone(kept["maps"], arm)).items():
+        ways = _named(kept["maps"]) if arm == ARMS["plain"] else {arm: kept["maps"]["none"]["mIoU"]}
+        for way, score in ways.items():
             scores.setdefault((way, kept["held_out"]), []).append(100 * score)
     rows = []
     for way in dict.fromkeys(way for way, _ in scores):
@@ -299,10 +300,6 @@ def _named(maps: dict[str, dict[str, Any]]) -> dict[str, float]:
         "scale of the target, by confidence": max(scales, key=lambda each: each["confidence"])["mIoU"],
         "scale of the target, bound: by the truth": max(each["mIoU"] for each in scales),
     }
-
-
-def _alone(maps: dict[str, dict[str, Any]], arm: str) -> dict[str, float]:
-    return {arm: maps["none"]["mIoU"], f"{arm}, with left-right mirror": maps["mirror"]["mIoU"]}
 
 
 if __name__ == "__main__":
