@@ -161,8 +161,17 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
         damaged = yield from _value_choices(place, facts, used, tallies, contents.files)
-    yield from (about_images := list(_image_choices(dataset, seen)))
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
+    used = [each for each in used if each.scene.name not in left]
+    poor = _of_fewer_bands(used)
+    if len(left) + len(poor) <= _MOST_LEFT * len(seen):
+        left |= poor
+        used = [each for each in used if each.scene.name not in left]
+    yield from (
+        about_images := list(
+            _image_choices(dataset, used or seen, {} if poor.keys() <= left.keys() else poor)
+        )
+    )
     bands = nest_choices(about_images).get("dataset", {}).get("bands")
     left |= unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
@@ -309,14 +318,37 @@ def _refuse_objects(place: DataPlace, used: Sequence[SeenScene], values: LabelVa
         )
 
 
-def _image_choices(dataset: Dataset, seen: Sequence[SeenScene]) -> Iterator[Choice]:
+def _of_fewer_bands(seen: Sequence[SeenScene]) -> Damaged:
+    """Return scene → text for those whose images have fewer bands than most."""
+    counts = Counter(each.image.count for each in seen if each.image is not None)
+    usual = counts.most_common(1)[0][0] if counts else 0
+    return {
+        each.scene.name: f"{each.paths[0]}: {counted(each.image.count, 'band')}, where most have {usual}"
+        for each in seen
+        if each.image is not None and each.image.count < usual
+    }
+
+
+def _image_choices(dataset: Dataset, seen: Sequence[SeenScene], poor: Damaged) -> Iterator[Choice]:
+    """Yield bands and scale of the images.
+
+    Args:
+        poor: scenes of fewer bands than most, which are too many to be left out unasked.
+    """
     images = [(each.scene, each.image) for each in seen if each.image is not None]
     measured, counts = max(each.measured for each in seen), Counter(info.count for _, info in images)
     if measured or len(counts) > 1:
         why = "images differ: " + ", ".join(f"{n} of {count} bands" for count, n in counts.most_common())
         if len(counts) == 1:
             why = f"band {measured} is tagged as alpha, but holds measurements and no mask"
-        yield Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
+        bands = Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
+        if poor:
+            usual = counts.most_common(1)[0][0]
+            few_bands = f"{counted(len(poor), 'image')} of fewer bands than {usual}"
+            question = f"{few_bands}: leave them out, and use all bands of the others?"
+            instead = {"dataset.bands": list(range(1, usual + 1)), _LEAVE_OUT: sorted(poor)}
+            bands = replace(bands, question=question, instead=instead)
+        yield bands
     if scales := gsd_line(dataset, images):
         names = Counter(crs_title(info.crs) for _, info in images if info.crs is not None)
         why = f"{scales}, {few([name for name, _ in names.most_common()], 3)}"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -23,7 +24,11 @@ from ..made import polygon_packages
 from .choice import Choice, nest_choices
 from .legends import LegendClass
 
-_USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
+_USUAL = re.compile(
+    r"[ck]las|[ck]ateg|typ|kind|label|cover|land_?use|name|cod|dlbm|crop|habitat|biotop|species|veget|"
+    r"nutzung|kultur|uso(?![^\W_])|usage|occupation",
+    re.IGNORECASE,
+)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 """Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
@@ -127,6 +132,14 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
     why = f"{counted(sum(counts), 'polygon')}: {shown}"
     made = [Choice("dataset.vector.attribute", attribute, why, others)]
     made += _classes_of(root, files, layer, attribute, values, counts)
+    alike = [name for name in order[1:] if all((name in each) == (attribute in each) for each in later)]
+    if alike and attribute in unusual:
+        rival = [Choice("dataset.vector.attribute", alike[0], "")]
+        rival += _classes_of(root, files, layer, alike[0], fitting[alike[0]], counts)
+        told = nest_choices(rival)["dataset"]
+        question = f"attribute {alike[0]} has {counted(len(fitting[alike[0]]), 'value')}: is it the classes?"
+        instead = {f"dataset.{key}": told[key] for key in ("vector", "classes")}
+        made[0] = replace(made[0], other="", question=question, instead=instead)
     return made, len(values) if attribute else 0
 
 
