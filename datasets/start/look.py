@@ -156,7 +156,8 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
         why = f"{off} of {counted(len(seen), 'label')} lie on another grid than their images"
         yield Choice("dataset.labels_by", "georeference", why)
     if vector:
-        damaged = yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
+        images = [each.image for each in used if each.image is not None]
+        damaged = yield from polygon_choices(root, sorted({each.paths[1] for each in used}), images)
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:

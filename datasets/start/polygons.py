@@ -18,6 +18,8 @@ from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.colours import default_colours
 from segmenter.grid.labels import MAX_CLASSES
+from segmenter.raster import RasterInfo
+from segmenter.raster.ground import outlines
 
 from ..files import few
 from ..made import polygon_packages
@@ -40,8 +42,12 @@ _MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
 """Polygons up to which their areas are compared, and the box that holds them."""
 
 
-def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None, dict[str, str]]:
+def polygon_choices(
+    root: Path, files: Sequence[str], images: Sequence[RasterInfo] = ()
+) -> Generator[Choice, None, dict[str, str]]:
     """Yield layer and attribute of the classes, the classes, and what lies outside, as empty files tell.
+
+    Before them comes the CRS, where files name none.
 
     Of several layers the one is taken whose attribute tells classes; if several do, it is asked.
 
@@ -53,6 +59,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
     """
     with polygon_packages():
         from segmenter.extras.vector_files.features import area_layers
+    yield from _crs_choice(root, files, images)
     layers, damaged = Counter[str](), dict[str, str]()
     for file in files:
         try:
@@ -86,6 +93,26 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
     yield choice
     yield from readings[first][0]
     return damaged
+
+
+def _crs_choice(root: Path, files: Sequence[str], images: Sequence[RasterInfo]) -> Iterator[Choice]:
+    """Yield the images' CRS for polygons without one, as in a shapefile without .prj, that lie on them."""
+    from segmenter.extras.vector_files.features import VectorFile
+
+    codes = {info.crs.to_epsg() for info in images if info.crs is not None}
+    corners = [each for each in outlines(images) if each is not None]
+    if len(codes) != 1 or None in codes or not corners:
+        return
+    points = np.concatenate(corners)
+    box = (*points.min(axis=0).tolist(), *points.max(axis=0).tolist())
+    for file in files:
+        with suppress(DatasetError):
+            vectors = VectorFile(root / file, None)
+            if vectors.crs is None and len(vectors.within(box).shape_F):
+                code = f"EPSG:{codes.pop()}"
+                why = f"{file} names no CRS, and its coordinates lie on the images in {code}"
+                yield Choice("dataset.vector.crs", code, why, "the CRS that its makers used")
+                return
 
 
 def file_of_classes(root: Path, files: Sequence[str]) -> str | None:

@@ -100,6 +100,30 @@ def test_the_attribute_of_classes_is_known_by_its_name_or_asked(
         assert len(chosen.instead["dataset.classes"]) > 2
 
 
+@pytest.mark.filterwarnings("ignore:'crs' was not provided")
+@pytest.mark.parametrize(("west", "lies"), [(0.0, True), (9e5, False)])
+def test_polygons_without_crs_have_that_of_the_images_that_they_lie_on(
+    west: float, lies: bool, tmp_path: Path, rng: Rng
+) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/s{i}.tif", made.image(rng), **made.place(i * 83))
+    boxes = [
+        shapely.box(made.LEFT + west + x, made.TOP - 30, made.LEFT + west + x + 9, made.TOP) for x in (1, 50)
+    ]
+    pyogrio.raw.write(
+        str(tmp_path / "fields.shp"), np.array(shapely.to_wkb(boxes), object), [np.array(["a", "b"], object)],
+        ["class"], geometry_type="Polygon", crs=None,
+    )  # fmt: skip
+    assert not (tmp_path / "fields.prj").exists()
+    if lies:
+        choices, _, dataset = made.planned(tmp_path)
+        assert by_key(choices)["dataset.vector.crs"].value == "EPSG:25833"
+        assert len(dataset.scenes) == 3
+    else:
+        with pytest.raises(DatasetError):
+            made.planned(tmp_path)
+
+
 @pytest.mark.parametrize("folder", ["mapping QA", "QA", "labels_scl"])
 def test_a_folder_named_like_a_layer_of_quality_loses_no_data(folder: str, tmp_path: Path, rng: Rng) -> None:
     for i in range(5):
