@@ -19,7 +19,7 @@ from .. import load_dataset
 from ..check import image_lines
 from ..contents import Contents
 from ..files import few
-from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
+from ..folder import IMAGELESS, SPELT, UNLABELLED, ScenesOfOtherFilesError, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED, MadeFilesError
 from .choice import Choice, limit_questions, nest_choices
@@ -138,13 +138,14 @@ def _describe_left_out(root: Path, total: int, left: Damaged) -> str:
 def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
-    dataset = _scenes(place, facts, drivers)
+    dataset, lacking = _scenes(place, facts, drivers)
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
     tallies: dict[str, Tally] = {}
     seen = headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
+    left |= lacking
     used = [each for each in seen if each.scene.name not in left]
     if not used:
         raise DatasetError(
@@ -177,7 +178,7 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     left |= unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
     if left:
-        told = _describe_left_out(root, len(seen), left)
+        told = _describe_left_out(root, len(seen) + len(lacking), left)
         yield Choice(_LEAVE_OUT, sorted(left), told, left=told)
     for split, globs in facts.splits.items():
         yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
@@ -193,8 +194,8 @@ def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:
         refuse_sheets(place, (), labels, alone)
 
 
-def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
-    """Return the scenes that the patterns give; their classes are not known yet.
+def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> tuple[Dataset, Damaged]:
+    """Return the scenes that the patterns give, whose classes are not known yet, and those that lack a file.
 
     Raises:
         DatasetError: two files of one scene, or labels without an image; the line says how files were taken.
@@ -207,7 +208,11 @@ def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
     held = {"encoding": "masks" if facts.masks else "codes", "classes": classes}
     data = {"kind": "folder", "root": place.text, **files, **held}
     try:
-        return load_folder(FolderConfig.model_validate(data))
+        try:
+            return load_folder(FolderConfig.model_validate(data)), {}
+        except ScenesOfOtherFilesError as error:
+            whole = data | {"split": {"leave_out": sorted(error.faults)}}
+            return load_folder(FolderConfig.model_validate(whole)), error.faults
     except DatasetError as error:
         taken = f"images are taken to be {facts.images[0]}, labels {facts.labels}"
         raise DatasetError(f"{error} ({taken})") from None
