@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import struct
@@ -25,6 +26,8 @@ _CODE, _LETTER = re.compile(r"(\d{1,5})(?:\.0*)?"), re.compile(r"[^\W\d]")
 _CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
 _WAYS = (_CELLS, rf"{_CELLS}|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{{6}})\s+")
 """Dividers of the cells of a line: in tables no space beside a word, else that, too."""
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+"""Marks that Windows writes before a text, and its encoding."""
 _PAIRS = re.compile(rb"(?:[\0-\x7f]|[\xa1-\xf7][\xa1-\xfe])*")
 """Bytes of GB 2312: those of Chinese letters come in pairs, of European ones mostly alone."""
 _IN_JSON = (
@@ -105,7 +108,7 @@ class Legend:
 
 
 def text_of(file: Path, most: int = 1 << 24) -> str:
-    """Return a text in UTF-8, else as Windows has it, in Chinese or in a language of western Europe.
+    """Return a text as its mark says, in UTF-8, or as Windows has it: in Chinese or in western Europe's.
 
     Raises:
         SegmenterError: the file cannot be read.
@@ -113,6 +116,8 @@ def text_of(file: Path, most: int = 1 << 24) -> str:
     """
     raw = read_regular(file, most)
     raw = _of_dbase(raw) if file.suffix.lower() == ".dbf" else raw
+    if begun := [encoding for mark, encoding in _MARKS.items() if raw.startswith(mark)]:
+        return raw.decode(begun[0], "replace")
     with suppress(UnicodeError):
         return raw.decode("utf-8-sig")
     return raw.decode("gb18030" if _PAIRS.fullmatch(raw) else "cp1252")
