@@ -19,7 +19,7 @@ from segmenter.base.files import read_regular
 from segmenter.config.reading import parse
 
 from .names import split_of_words
-from .tables import CODE, LETTER, TitledTable, divider_of, hex_value, rgb_value
+from .tables import ASKED, CODE, LETTER, TitledTable, divider_of, hex_value, rgb_value
 
 _ENDING = re.compile(r"\.(qml|sld|clr|txt|csv|xml|tsv|json|emd|ya?ml|names|vat\.dbf)$", re.I)
 _MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
@@ -66,8 +66,6 @@ _GROUND = re.compile(
 """Names of what is none of the other classes, which has code 0."""
 GREY = 0x010101
 """A grey, three equal bands, divided by its code."""
-_ASKED = 2
-"""Kinds of titles before which two columns of codes that differ are a question."""
 _TITLE = re.compile(
     r"\W*(land_?(cover|use)[ _-]?)?([ck]lass|label|[ck]ategor|name|title|type|legend|bezeichnung|clase|nom)"
     r"(e|es|s|n|en|y|ies|ie|ia)?([ _-]?(name|label|title)s?)?\W*",
@@ -268,8 +266,8 @@ def _code_colours(legend: Legend, values: Sequence[int]) -> Legend:
         greyed = [(each.colour or 0) // GREY for each in entries]
         return Legend(legend.file, tuple(replace(e, code=c) for e, c in zip(entries, greyed, strict=True)))
     ordered = _by_order(f"{legend.file}, codes by its order", entries, values)
-    firsts = [(each.colour or 0) >> 16 for each in entries]
-    if sorted(firsts) != sorted(values):
+    firsts, codes = [(each.colour or 0) >> 16 for each in entries], {*values} - {0, 255}
+    if {*firsts} - {0, 255} != codes or len(codes) < 2 or len({*firsts}) < len(firsts):
         return ordered
     coded = tuple(LegendClass(each.name, code) for each, code in zip(entries, firsts, strict=True))
     doubt = f"{legend.file} has three numbers a name, the first ones as codes of labels: are they colours?"
@@ -302,7 +300,8 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
         text = "\n".join(_of_json(data))
     lines = [line.rstrip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
     divider = divider_of(lines)
-    if (table := TitledTable.of(lines, divider)) and (titled := _of_titled(file, table, values, number)):
+    table = None if _TREE.search(file) else TitledTable.of(lines, divider)
+    if table and (titled := _of_titled(file, table, values, number)):
         return titled if len(lines) <= _MOST_LINES else Legend(file)
     rows = [row for line in lines if (row := _of_line(line, number, divider))]
     most = max((len(words) for words, *_ in rows), default=1)
@@ -326,26 +325,24 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
 def _of_titled(file: str, table: TitledTable, values: Sequence[int], number: int) -> Legend | None:
     """Return the classes of a table whose titles tell codes or colours; None if they do not, or names recur.
 
-    Two columns of numbers of classes that differ where both name all values leave a doubt.
+    Two columns of numbers of classes that differ, and of which each names most values, leave a doubt.
     """
     codes = table.code_columns()
     if not codes and not table.band_columns():
         return None
-    of = [table.entries(at) for _, at in codes] or [table.entries(None)]
-    entries = tuple(LegendClass(_name(name), *rest) for name, *rest in of[min(number, len(of) - 1)])
+    columns: list[int | None] = [at for _, at in codes[:2]] or [None]
+    of = [tuple(LegendClass(_name(name), *rest) for name, *rest in table.entries(at)) for at in columns]
+    number = min(number, len(of) - 1)
+    entries, other = of[number], of[number - 1]
     if not entries or 2 * len({each.name for each in entries}) < len(entries):
         return None
-    legend = Legend(file, entries)
-    if number or len(codes) < 2 or codes[1][0] >= _ASKED:
-        return legend
-    other = tuple(LegendClass(_name(name), *rest) for name, *rest in of[1])
     one, two = ({each.code: each.name for each in own} for own in (entries, other))
-    if set(values) - {0, 255} <= one.keys() & two.keys() and any(one.get(v) != two.get(v) for v in values):
-        first, second = (table.titles[at] for _, at in codes[:2])
-        return replace(
-            legend, doubt=f"{file} has numbers in {first} and {second}: are codes in {second}?", other=other
-        )
-    return legend
+    seen = set(values) - {0, 255}
+    asked = len(of) > 1 and codes[1][0] < ASKED and 2 * len(seen & two.keys()) > len(seen)
+    if not asked or all(one.get(value) == two.get(value) for value in seen):
+        return Legend(file, entries)
+    first, second = (table.titles[codes[at][1]] for at in (number, number - 1))
+    return Legend(file, entries, f"{file} has numbers in {first} and {second}: are codes in {second}?", other)
 
 
 def _of_line(line: str, number: int, divider: str) -> tuple[list[str], int | None, int | None] | None:

@@ -85,6 +85,9 @@ def _held_out_rest(
         place.findings.append(f"all {of} are {file} to train: validation is taken from them")
         return
     told = f"{len(train)} of {of} are {file} to train, and no list tells of the other {len(rest)}"
+    if len(rest) > len(train):  # as a log has them
+        place.findings.append(f"{told}: the split is of all")
+        return
     instead = {"dataset.split.validation": [], "dataset.split.validation_share": _SHARE}
     question = f"{told}: do these train, too?"
     why = "; ".join((told, *remarks[:_MOST_REMARKS]))
@@ -152,6 +155,8 @@ def _listed(path: str, text: str, called: Called) -> list[Listed]:
         with suppress(SegmenterError, ValueError, RecursionError):  # of no form
             data = json.loads(text) if path.lower().endswith(".json") else parse(text, path)
             own = list(_of_tree(data, split if isinstance(data, list) else ""))
+            if split and not own:  # COCO's images of one split
+                own = [each for each in _of_tree(data, split) if _scenes_of_line(each[1], called)]
         if not split and not _PARTS.search(stem):  # settings have lists of numbers, too
             own = [(part, line) for part, line in own if not line.isdecimal()]
     else:

@@ -15,14 +15,14 @@ _OF_CLASS = r"([ck]lass|label|[ck]ateg|train|land_?(use|cover))\w*"
 _CODES = (
     rf"(.*([ck]ode|valu?e|valeur|valor|wert)|(.*\W)?dn|{_OF_CLASS}[ _.-]?(no|nr|num|number|idx|index)?)s?",
     rf"({_OF_CLASS}[ _.-]?)?id",
-    r"(.*[\W_])?(no|nr|num|number|nummer|idx|index|key)",
+    r"(.*[\W_])?(no|nr|num|number|nummer|idx|index|key|oid|fid|order)|(object|row)_?(id)?",
     r"(?!.*(count|percent|share|area|pixel|poly|parcel|freq|weight|total|sum|anzahl|fläche|anteil|alpha|%))\w{2,}.*",
     r"(unnamed: ?\d+|\W*)",
 )
 """Titles of columns of codes: surely, often, as numbers of rows, by any word but those of measures, and empty
 ones, as pandas numbers rows."""
-_ANY = 3
-"""Kind of titles that tell nothing."""
+ASKED, _ANY = 2, 3
+"""Kinds of titles: those before ASKED are codes, two of them a question; _ANY tells nothing."""
 _BANDS = tuple(
     rf"(.*[\W_])?({words})" for words in ("r|red|rot|rouge", "g|green|grün|vert", "b|blue|blau|bleu")
 )
@@ -94,6 +94,8 @@ class TitledTable:
             kind = next((k for k, words in enumerate(_CODES) if re.fullmatch(words, title)), None)
             if kind is not None and at not in bands and _mostly(map(CODE.fullmatch, cells)):
                 kinds.append((kind, at))
+        if any(kind < ASKED for kind, _ in kinds):  # numbers of rows are none
+            kinds = [each for each in kinds if each[0] < ASKED or each[0] == _ANY]
         return sorted(kinds) if any(kind != _ANY for kind, _ in kinds) else []
 
     def band_columns(self) -> list[int]:

@@ -55,6 +55,7 @@ def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
             '{"images": [{"file": "s1/image.tif", "split": "val"}, {"file": "s2", "split": "train"}]}',
         ),
         ("meta.json", '{"s0": {"use": "train", "n": 1}, "s1": {"use": "val", "n": 2}}'),
+        ("instances_val.json", '{"info": {"n": 1}, "images": [{"id": 1, "file_name": "s1/image.tif"}]}'),
         ("dataset.yaml", "splits:\n  train: [s0, s2]\n  val: [s1]\n"),
         ("val.json", '["s1/label.tif"]'),
         ("val.csv", "image,label\n/home/me/d/s1/image.tif,/home/me/d/s1/label.tif"),
@@ -99,6 +100,7 @@ def test_scenes_that_the_only_list_does_not_train_validate_and_are_asked_about(
     [
         ("train.txt", "s0\ns1\ns2\ns3\ns4\n"),
         ("test.txt", "s0\ns1\ns2\ns3\ns4\n"),
+        ("train_log.txt", "loss of s0: 0.3\ns0 s1\n"),
         ("README.txt", "We hold out s0.tif and s3.tif (test), all others are for training.\n"),
         ("split.csv", "tile,train,val\ns0,1,0\ns1,0,1\n"),
         ("split.json", '{"test_ids": "s0 s1", "s2": "test"'),

@@ -286,6 +286,12 @@ TABLE: dict[str, Row] = {
         "right",
         {"names": PERMUTED},
     ),
+    "codes of which one does not occur, beside numbers of rows that all do": Row(
+        to.listed("classes.csv", ",name,code\n0,roof,1\n1,road,2\n2,water,3\n"),
+        "asked",
+        {"names": {0: "background", 1: "roof", 2: "road"}},
+        instead={"names": {0: "roof", 1: "road", 2: "water"}},
+    ),
     "two columns of numbers that may be codes": Row(
         to.listed("classes.csv", "id,name,code\n1,forest,3\n2,road,1\n3,water,2\n", shift=1),
         "asked",
