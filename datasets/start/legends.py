@@ -121,8 +121,10 @@ def text_of(file: Path, most: int = 1 << 24) -> str:
     """
     raw = read_regular(file, most)
     raw = _of_dbase(raw) if file.suffix.lower() == ".dbf" else raw
-    if begun := [encoding for mark, encoding in _MARKS.items() if raw.startswith(mark)]:
-        return raw.decode(begun[0], "replace")
+    if encoding := next((_MARKS[mark] for mark in _MARKS if raw.startswith(mark)), ""):
+        return raw.decode(encoding, "replace")
+    if 0 in raw[:2]:  # UTF-16 without a mark
+        return raw.decode("utf-16-be" if raw[0] == 0 else "utf-16-le", "replace")
     with suppress(UnicodeError):
         return raw.decode("utf-8-sig")
     return raw.decode("gb18030" if _PAIRS.fullmatch(raw) else "cp1252")

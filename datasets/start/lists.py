@@ -22,7 +22,7 @@ from .legends import text_of
 from .names import SPLIT_WORDS, split_of_words
 from .sight import DataPlace
 
-_TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json")
+_TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json", ".geojson")
 """Endings of lists of scenes, as train.txt or val_list.txt, or of tables with a column of these words; and of
 files with such keys or values."""
 _PARTS = re.compile(r"split|fold|partition|phase|stage|usage|role|(sub)?set", re.I)
@@ -101,8 +101,12 @@ def _keys(path: str) -> tuple[str, ...]:
 
 
 def _scenes_of_line(line: str, called: Called) -> set[str]:
-    """Return the scenes that a line names: as a whole, by cells or words; behind the first no numbers."""
-    for parts in ([line], re.split(r"\s*[,;\t]\s*", line), re.split(r"[\s,;]+", line)):
+    """Return the scenes that a line names: as a whole, by cells or words, or but for the last or first word.
+
+    Behind the first cell or word no numbers are names.
+    """
+    ends = [*line.rsplit(None, 1)[:1], *line.split(None, 1)[1:]]
+    for parts in ([line], re.split(r"\s*[,;\t]\s*", line), re.split(r"[\s,;]+", line), ends):
         texts = [*parts[:1], *(text for text in parts[1:] if not text.isdecimal())]
         if found := {called[key] for text in texts for key in _keys(text) if key in called}:
             return found
@@ -142,7 +146,9 @@ def _named_scenes(
 def _scenes_beside_words(text: str, called: Called) -> set[str]:
     """Return the scenes that a text names, none by a number, if it has words of splits, too."""
     words = {*_WORD.findall(text)}
-    if not any(word.lower() in SPLIT_WORDS for word in words):
+    if not any(
+        word.lower() in SPLIT_WORDS.keys() - {"valid"} for word in words
+    ):  # which tells of quality, too
         return set()
     return {called[key] for word in words if not word.isdecimal() for key in _keys(word) if key in called}
 
@@ -153,7 +159,7 @@ def _listed(path: str, text: str, called: Called) -> list[Listed]:
     split = split_of_words(stem)
     if path.lower().endswith(_TREES):
         with suppress(SegmenterError, ValueError, RecursionError):  # of no form
-            data = json.loads(text) if path.lower().endswith(".json") else parse(text, path)
+            data = json.loads(text) if path.lower().endswith("json") else parse(text, path)
             own = list(_of_tree(data, split if isinstance(data, list) else ""))
             if split and not own:  # COCO's images of one split
                 own = [each for each in _of_tree(data, split) if _scenes_of_line(each[1], called)]

@@ -1,5 +1,6 @@
 """Lists of a folder tell its split, whatever their form; what gives none is a finding."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["x {}", "im/x {}.png 7", "sar/y{}.tif, gt/x {}.png", "x 1,x {}"])
+@pytest.mark.parametrize(
+    "line", ["x {}", "im/x {}.png 7", "sar/y{}.tif, gt/x {}.png", "x 1,x {}", "x {} val"]
+)
 def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
     tmp_path: Path, rng: Rng, line: str
 ) -> None:
@@ -56,6 +59,7 @@ def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
         ),
         ("meta.json", '{"s0": {"use": "train", "n": 1}, "s1": {"use": "val", "n": 2}}'),
         ("instances_val.json", '{"info": {"n": 1}, "images": [{"id": 1, "file_name": "s1/image.tif"}]}'),
+        ("tiles.geojson", '{"features": [{"properties": {"id": 1, "tile": "s1", "set": "val"}}]}'),
         ("dataset.yaml", "splits:\n  train: [s0, s2]\n  val: [s1]\n"),
         ("val.json", '["s1/label.tif"]'),
         ("val.csv", "image,label\n/home/me/d/s1/image.tif,/home/me/d/s1/label.tif"),
@@ -76,8 +80,8 @@ def test_lists_have_columns_keys_and_paths_of_another_machine(
 
 def test_a_list_in_utf_16_is_the_split(tmp_path: Path, rng: Rng) -> None:
     two_folders(tmp_path, rng)
-    for encoding in ("utf-16-le", "utf-16-be"):
-        (tmp_path / "val.txt").write_bytes("\ufeffs1\r\ns2\r\n".encode(encoding))
+    for encoding, mark in itertools.product(("utf-16-le", "utf-16-be"), ("\ufeff", "")):
+        (tmp_path / "val.txt").write_bytes(f"{mark}s1\r\ns2\r\n".encode(encoding))
         assert {scene.name for scene in made.planned(tmp_path)[2].of("validation")} == {"s1", "s2"}
 
 
