@@ -27,12 +27,12 @@ from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_c
 from .folder_facts import find_pairs, refuse_sheets
 from .headers import Damaged, SeenScene, headers, unreadable
 from .legends import find_legend
+from .lists import listed_splits
 from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published_legend, published_settings
 from .sight import DataPlace, drivers_of, place_of
-from .split import listed_splits
 from .values import LabelValues, Tally, count_values, whereabouts
 
 _LEAVE_OUT = "dataset.split.leave_out"
@@ -70,7 +70,9 @@ def look(data: Path, labels: Path | None = None, contents: Contents | None = Non
         others = tuple(_choices(place, find_pairs(place), contents))
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
-    root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
+    told = "; ".join(place.findings)
+    why = "; ".join([f"{counted(len(place.paths), 'file')} below it{remark}", *place.findings])
+    root = Choice("dataset.root", place.text, why, left=told)
     return (kind, root, *others) if known else limit_questions(_loadable((kind, root, *others)))
 
 

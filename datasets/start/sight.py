@@ -49,6 +49,7 @@ class DataPlace:
         labels: expression for the relative paths of labels, if the user named them.
         looked: sight of the files looked at, by path.
         first: file of the first band of scenes of several files.
+        findings: what files tell that no setting takes in.
     """
 
     text: str
@@ -56,6 +57,7 @@ class DataPlace:
     labels: re.Pattern[str] | None = None
     looked: dict[str, Sight] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
 
     @property
     def root(self) -> Path:

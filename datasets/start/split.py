@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, SegmenterError, counted
-from segmenter.base.files import compose_accents
+from segmenter.base.errors import DatasetError, counted
 from segmenter.config.datasets import BlocksConfig, FolderSplit
-from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
-from segmenter.grid.scenes import SPLITS, Scene
+from segmenter.grid.scenes import SPLITS
 from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import build_index
 
 from ..blocks import BlockGrid, block_parts
-from ..files import few, found_in_paths, splits_of
+from ..files import found_in_paths, splits_of
 from .choice import Choice, nest_choices
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
-from .legends import text_of
-from .names import SPLIT_WORDS, split_of_words
-from .sight import DataPlace
 
-_TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json")
-"""Endings of lists of scenes, as train.txt or val_list.txt, or of tables with a column of these words; and of
-files with such keys."""
 VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
 """Groups from which a test is held out besides: of fewer, it would cost more than an eighth."""
-_MOST_REMARKS = 4
-"""Remarks on lists of scenes."""
 _MOST_NAMED = 60
 """Groups held out that a recipe names; more are chosen by a hash."""
 _SEEDS, _LEAST_SEEDS, _MOST_HASHES = 64, 4, 1 << 17
@@ -224,79 +209,6 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
     for (key, share), kept in zip(wish.settings.items(), kept_P[1:], strict=True):
         yield Choice(f"dataset.split.{key}", share, f"{kept:.0%} of the labels")
     yield Choice("dataset.split.seed", seed, f"of {_SEEDS}, keeps the classes in each part best")
-
-
-# ----------------------------------------------------------------------------------------------- lists
-
-
-def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]:
-    """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
-    keys = {scene.name: {scene.name, scene.name.lstrip("0")} for scene in scenes}
-    for scene in scenes:
-        for file in filter(None, (scene.image, scene.label)):
-            keys[scene.name].update(_keys(file.relative_to(place.root).as_posix()))
-    times = Counter(key for own in keys.values() for key in own)
-    called = {key: name for name, own in keys.items() for key in own if times[key] == 1}
-    named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
-    for path in place.paths:
-        with suppress(SegmenterError, ValueError, RecursionError):  # of no text, or none in JSON
-            for split, listed in _lists(place, path):
-                found = [_scenes_of_line(line, called) for line in listed]
-                if members := set().union(*found):
-                    named[split], files[split] = named[split] | members, f"named in {path}"
-                    if lost := found.count(set()):
-                        remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
-    words = {name: split_of_words(name) for name in keys}
-    if not named and "train" in words.values() and "" not in words.values():
-        for name, split in words.items():
-            named[split], files[split] = named[split] | {name}, "by a word of their names"
-    if free := sorted(keys.keys() - set().union(*named.values())):
-        remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
-    named["validation"] -= named["test"]
-    for split in ("validation", "test"):
-        if (members := named[split]) and len(named["validation"] | named["test"]) < len(keys):
-            if both := sorted(members & named["train"]):
-                remarks.insert(0, f"{few(both)} of them in train, too: held out")
-            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks[:_MOST_REMARKS]))
-            yield Choice(f"dataset.split.{split}", sorted(members), why)
-            remarks.clear()
-
-
-def _keys(path: str) -> tuple[str, ...]:
-    """Return the texts by which a list may name a file: its path, ends of it, and its name without ending."""
-    parts = compose_accents(path).replace("\\", "/").split("/")
-    return *("/".join(parts[i:]) for i in range(len(parts))), PurePosixPath(parts[-1]).stem
-
-
-def _scenes_of_line(line: str, called: Mapping[str, str]) -> set[str]:
-    """Return the scenes that a line names: as a whole, by cells or words; behind the first no numbers."""
-    for parts in ([line], re.split(r"\s*[,;\t]\s*", line), re.split(r"[\s,;]+", line)):
-        texts = [*parts[:1], *(text for text in parts[1:] if not text.isdecimal())]
-        if found := {called[key] for text in texts for key in _keys(text) if key in called}:
-            return found
-    return set()
-
-
-def _lists(place: DataPlace, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each split of a file, with the lines that name its scenes."""
-    stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
-    if ending in _TEXTS:
-        text = text_of(place.file(path)).replace('"', "")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if split := split_of_words(stem):
-            yield split, lines
-            return
-        for column in zip(*(re.split(r"[,;\t]", line) for line in lines[1:]), strict=False):
-            splits = [SPLIT_WORDS.get(cell.strip().lower(), "") for cell in column]
-            if "train" in splits and "" not in splits:
-                for split in dict.fromkeys(splits):
-                    yield split, [line for line, own in zip(lines[1:], splits, strict=True) if own == split]
-    elif ending in _TREES and (split_of_words(stem) or "split" in stem.lower()):
-        text = text_of(place.file(path))
-        data = json.loads(text) if ending == ".json" else parse(text, path)
-        for key, values in data.items() if isinstance(data, dict) else [(stem, data)]:
-            if isinstance(values, list) and (split := split_of_words(str(key))):
-                yield split, list(map(str, values))
 
 
 # ------------------------------------------------------------------------------------------------ deal
