@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from .choice import Choice, nest_choices
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
 from .legends import text_of
-from .names import SPLIT_WORDS, split_of_words
+from .names import split_of_word, split_of_words, splits_in
 from .sight import DataPlace
 
 _TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json")
@@ -229,6 +230,39 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
 # ----------------------------------------------------------------------------------------------- lists
 
 
+def folder_splits(splits: Mapping[str, Sequence[str]]) -> Iterator[Choice]:
+    """Yield validation and test that folders hold; folders that tell no split by their names are asked about.
+
+    Beside a folder of training alone they are the test, else they train.
+
+    Args:
+        splits: see `Patterns`.
+    """
+    held = {split: list(splits[split]) for split in ("validation", "test") if split in splits}
+    question, instead, others = "", dict[str, Any](), list(splits.get("", ()))
+    if others:
+        told = f"the names of {few(others, 3)} tell no split"
+        if not held:
+            held = {"test": others}
+            question, instead = f"{told}; they are held out beside training: do they train?", {"test": []}
+        elif "train" in splits:
+            question, instead = (
+                f"{told}; they train: are they a test?",
+                {"test": [*held.get("test", []), *others]},
+            )
+        else:
+            named = few([glob for globs in held.values() for glob in globs], 3)
+            question = f"{told}; they train, {named} is held out: is it a place like the others?"
+            instead = {split: [] for split in held}
+            if "validation" in held:
+                instead["validation_share"] = VALIDATION
+    for split, globs in held.items():
+        why = "the folders hold this split"
+        pasted = {f"dataset.split.{key}": value for key, value in instead.items()}
+        yield Choice(f"dataset.split.{split}", globs, why, question=question, instead=pasted)
+        question, instead = "", {}
+
+
 def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]:
     """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
     keys = {scene.name: {scene.name, scene.name.lstrip("0")} for scene in scenes}
@@ -283,14 +317,17 @@ def _lists(place: DataPlace, path: str) -> Iterator[tuple[str, list[str]]]:
     if ending in _TEXTS:
         text = text_of(place.file(path)).replace('"', "")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if split := split_of_words(stem):
-            yield split, lines
+        if len(meant := splits_in(stem)) == 1:
+            yield meant.pop(), lines
             return
         for column in zip(*(re.split(r"[,;\t]", line) for line in lines[1:]), strict=False):
-            splits = [SPLIT_WORDS.get(cell.strip().lower(), "") for cell in column]
+            splits = [split_of_word(cell) for cell in column]
             if "train" in splits and "" not in splits:
                 for split in dict.fromkeys(splits):
                     yield split, [line for line, own in zip(lines[1:], splits, strict=True) if own == split]
+                meant.clear()
+        if meant == {"train", "validation"}:  # beside lists of each
+            yield "", lines
     elif ending in _TREES and (split_of_words(stem) or "split" in stem.lower()):
         text = text_of(place.file(path))
         data = json.loads(text) if ending == ".json" else parse(text, path)
