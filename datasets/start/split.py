@@ -123,24 +123,36 @@ def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
     seed = _best_seed(cost, seeds) if by_hash else 0
     part_G = parts(seed) if by_hash else deal(counts_GK, wish, draft.recipe.seed)
     how, other = f"; {groups.how}", groups.other
+    question, instead = _question_of_dates(groups.asked, wish) if draft.folder else ("", {})
     if groups.regex:
-        yield Choice("dataset.split.group", groups.regex, groups.how, groups.other)
+        yield Choice("dataset.split.group", groups.regex, groups.how, groups.other, question, instead)
     if groups.names:
-        how, other = "", ""  # told already
+        how, other, question, instead = "", "", "", {}  # told already
     for part, (key, share) in enumerate(wish.settings.items(), 1):
         held = np.flatnonzero(part_G == part)
         free = scenes[np.isin(groups.of_S, held)].tolist()
         names = [groups.names[g] for g in held] if groups.names else free
         where, value = (key, share) if by_hash else (SPLITS[part], names)
         told = _part_sentence(counts_GK, part_G == part, draft.dataset.classes.names)
-        yield Choice(f"dataset.split.{where}", value, told + how, other)
-        how, other = "", ""
+        yield Choice(f"dataset.split.{where}", value, told + how, other, question, instead)
+        how, other, question, instead = "", "", "", {}
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {seeds} for the classes")
     if groups.ground is not None and (torn := _overlapping_scenes(draft, groups.ground, part_G[groups.of_S])):
         left = nest_choices(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"
         yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
+
+
+def _question_of_dates(asked: Groups | None, wish: Wish) -> tuple[str, dict[str, Any]]:
+    """Return the question whether scenes whose names differ in dates show one place, and settings if so."""
+    if asked is None:
+        return "", {}
+    named, held = few(asked.names, 3), SPLITS[1 : wish.parts]
+    question = f"without dates, names tell {asked.count} places, as {named}: do equal ones show one place?"
+    shares = Wish.of(VALIDATION, TEST if "test" in held and asked.count >= TEST_FROM else 0.0).settings
+    settings: dict[str, Any] = {"group": asked.regex, **{split: [] for split in held}, **shares}
+    return question, {f"dataset.split.{key}": value for key, value in settings.items()}
 
 
 def _overlapping_scenes(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
@@ -170,7 +182,7 @@ def _part_sentence(counts_GK: Ints, own_G: NDArray[np.bool_], names: Sequence[st
 
 def longest_buffer(draft: Draft) -> float:
     """Return the largest radius of a model that lets blocks be cut inside scenes; infinite: none are cut."""
-    if not draft.folder or len(draft.free) < len(draft.infos) or not draft.groups.alone:
+    if not draft.folder or len(draft.free) < len(draft.infos) or not draft.groups.alone or draft.groups.asked:
         return math.inf
     return math.inf if draft.groups.count >= ENOUGH else _longest_side(draft) / _BUFFERS
 

@@ -83,6 +83,17 @@ def test_folders_whose_names_tell_no_split_beside_some_that_do_are_asked_about(
     assert splits_by_folder(choices, **pasted) == dict(zip(folders.split(), otherwise.split(), strict=True))
 
 
+def test_validation_is_dealt_if_the_folder_held_out_is_a_place_like_the_others(
+    tmp_path: Path, rng: Rng
+) -> None:
+    choices = split_folders(tmp_path, rng, "area1 area2 val")
+    asked = choices["dataset.split.validation"]
+    data = nest_choices(choices.values())
+    data["dataset"]["split"] |= {key.rpartition(".")[2]: value for key, value in asked.instead.items()}
+    scenes = load_dataset(recipe_from({"name": "made", **data}, "made")).scenes
+    assert 0 < sum(scene.split == "validation" for scene in scenes) < 3
+
+
 def test_lists_come_before_folders_of_which_some_tell_no_split(tmp_path: Path, rng: Rng) -> None:
     (tmp_path / "val.txt").write_text("1\n4\n")
     (tmp_path / "trainval.txt").write_text("".join(f"{i}\n" for i in range(6)))
