@@ -292,10 +292,11 @@ def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]
                     named[split], files[split] = named[split] | members, f"named in {path}"
                     if lost := found.count(set()):
                         remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
-    words = {name: split_of_words(name) for name in keys}
-    if not named and "train" in words.values() and "" not in words.values():
-        for name, split in words.items():
-            named[split], files[split] = named[split] | {name}, "by a word of their names"
+    by_folder = {scene.name: _split_of_folders(place, scene) for scene in scenes}
+    for words, where in (({name: split_of_words(name) for name in keys}, "names"), (by_folder, "folders")):
+        if not named and "train" in words.values() and "" not in words.values():
+            for name, split in words.items():
+                named[split], files[split] = named[split] | {name}, f"by a word of their {where}"
     if free := sorted(keys.keys() - set().union(*named.values())):
         remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
     named["validation"] -= named["test"]
@@ -306,6 +307,13 @@ def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]
             why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks[:_MOST_REMARKS]))
             yield Choice(f"dataset.split.{split}", sorted(members), why)
             remarks.clear()
+
+
+def _split_of_folders(place: DataPlace, scene: Scene) -> str:
+    """Return the split that the folders of image and label tell; empty if none does, or several."""
+    paths = [path.relative_to(place.root).parent for path in (scene.image, scene.label) if path is not None]
+    told = {split for path in paths for folder in path.parts if (split := split_of_words(folder))}
+    return told.pop() if len(told) == 1 else ""
 
 
 def _keys(path: str) -> tuple[str, ...]:

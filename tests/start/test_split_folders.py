@@ -94,6 +94,22 @@ def test_validation_is_dealt_if_the_folder_held_out_is_a_place_like_the_others(
     assert 0 < sum(scene.split == "validation" for scene in scenes) < 3
 
 
+@pytest.mark.parametrize(
+    "form", ["im/{n}.png gt/{split}/{n}.png", "im/{split}{deep}/{n}.png gt/{split}{deep}/{n}.png"]
+)
+def test_splits_that_no_pattern_of_images_tells_name_scenes(tmp_path: Path, rng: Rng, form: str) -> None:
+    """Labels alone lie in folders of a split, or folders are of several depths."""
+    wanted = ["train"] * 4 + ["val", "val", "test", "test"]
+    for n, split in enumerate(wanted):
+        image, label = form.format(n=n, split=split, deep=f"/area{n}" if split == "train" else "").split()
+        made.save(tmp_path / image, made.image(rng))
+        made.save(tmp_path / label, made.label([1, 2, 5], shift=n))
+    scenes = made.planned(tmp_path)[2].scenes
+    found = {scene.image.stem: scene.split for scene in scenes}
+    words = {"val": "validation"}
+    assert found == {str(n): words.get(split, split) for n, split in enumerate(wanted)}
+
+
 def test_lists_come_before_folders_of_which_some_tell_no_split(tmp_path: Path, rng: Rng) -> None:
     (tmp_path / "val.txt").write_text("1\n4\n")
     (tmp_path / "trainval.txt").write_text("".join(f"{i}\n" for i in range(6)))
