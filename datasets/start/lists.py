@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Scene
 from ..files import few
 from .choice import Choice
 from .legends import text_of
-from .names import SPLIT_WORDS, split_of_words
+from .names import SPLIT_WORDS, split_of_word, split_of_words, splits_in
 from .sight import DataPlace
 
 _TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json", ".geojson")
@@ -27,7 +27,9 @@ _TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json", ".
 files with such keys or values."""
 _PARTS = re.compile(r"split|fold|partition|phase|stage|usage|role|(sub)?set", re.I)
 """Titles of columns, or names of files, of words of splits."""
-_TELLS = re.compile(rf"(?<![A-Za-z])(?i:{'|'.join(SPLIT_WORDS)})(?![a-z])")
+_TELLS = re.compile(
+    rf"(?<![A-Za-z])(?i:{'|'.join(SPLIT_WORDS)})(?i:data(set)?|s?daten|sets?|s?menge)?(?![a-z])"
+)
 """Words of splits in any text."""
 _WORD = re.compile(r"[^\s,;:=|\"'\[\]{}()]+")
 _TRAIN, _SHARE = "train", 0.2
@@ -58,12 +60,14 @@ def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]
         place.findings.append(f"lists leave no scene to train: {few(sorted({*files.values()}))}")
         return
     if files and not held:
-        yield from _held_out_rest(place, named[_TRAIN], files[_TRAIN], sorted(keys), remarks)
+        source = files[_TRAIN if _TRAIN in files else ""]
+        yield from _held_out_rest(place, named[_TRAIN] | named[""], source, sorted(keys), remarks)
         return
-    words = {name: split_of_words(name) for name in keys}
-    if not files and _TRAIN in words.values() and "" not in words.values():
-        for name, split in words.items():
-            named[split], files[split] = named[split] | {name}, "by a word of their names"
+    by_folder = {scene.name: _split_of_folders(place, scene) for scene in scenes}
+    for words, where in (({name: split_of_words(name) for name in keys}, "names"), (by_folder, "folders")):
+        if not files and _TRAIN in words.values() and "" not in words.values():
+            for name, split in words.items():
+                named[split], files[split] = named[split] | {name}, f"by a word of their {where}"
     if free := sorted(keys.keys() - set().union(*named.values())):
         remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
     named["validation"] -= named["test"]
@@ -92,6 +96,13 @@ def _held_out_rest(
     question = f"{told}: do these train, too?"
     why = "; ".join((told, *remarks[:_MOST_REMARKS]))
     yield Choice("dataset.split.validation", rest, why, question=question, instead=instead)
+
+
+def _split_of_folders(place: DataPlace, scene: Scene) -> str:
+    """Return the split that the folders of image and label tell; empty if none does, or several."""
+    paths = [path.relative_to(place.root).parent for path in (scene.image, scene.label) if path is not None]
+    told = {split for path in paths for folder in path.parts if (split := split_of_words(folder))}
+    return told.pop() if len(told) == 1 else ""
 
 
 def _keys(path: str) -> tuple[str, ...]:
@@ -169,7 +180,8 @@ def _listed(path: str, text: str, called: Called) -> list[Listed]:
         lines = [line.strip() for line in text.replace('"', "").splitlines() if line.strip()]
         own = _of_table(stem, lines, called)
         if split and len({part for part, _ in own}) < 2:
-            own = [(split, line) for line in lines]
+            both = splits_in(stem) == {_TRAIN, "validation"}  # which lists of each may divide
+            own = [("" if both else split, line) for line in lines]
     return own
 
 
@@ -181,9 +193,7 @@ def _of_table(stem: str, lines: Sequence[str], called: Called) -> list[Listed]:
     """
     tables = [re.split(r"\s*[,;\t]\s*", line) for line in lines]
     rows = [cells if len(cells) > 1 else [cells[0].split()[-1], *cells[0].split()] for cells in tables]
-    columns = [
-        [SPLIT_WORDS.get(cell.lower(), "") for cell in each] for each in zip_longest(*rows, fillvalue="")
-    ]
+    columns = [[split_of_word(cell) for cell in each] for each in zip_longest(*rows, fillvalue="")]
     if not any(map(any, columns)):
         return []
     known = [bool(_scenes_of_line(line, called)) for line in lines]
@@ -211,9 +221,7 @@ def _of_tree(data: Any, split: str = "") -> Iterator[Listed]:
                 yield split, str(each)
     elif isinstance(data, dict):
         texts = {str(key): value for key, value in data.items() if isinstance(value, str)}
-        words = {
-            key: SPLIT_WORDS[value.lower()] for key, value in texts.items() if value.lower() in SPLIT_WORDS
-        }
+        words = {key: part for key, value in texts.items() if (part := split_of_word(value))}
         line = ",".join(value for key, value in texts.items() if key not in words)
         if line and (len(words) == 1 or split):
             yield next(iter(words.values()), split), line

@@ -33,6 +33,7 @@ from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published_legend, published_settings
 from .sight import DataPlace, drivers_of, place_of
+from .split import folder_splits
 from .values import LabelValues, Tally, count_values, whereabouts
 
 _LEAVE_OUT = "dataset.split.leave_out"
@@ -182,10 +183,10 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     if left:
         told = _describe_left_out(root, len(seen) + len(lacking), left)
         yield Choice(_LEAVE_OUT, sorted(left), told, left=told)
-    for split, globs in facts.splits.items():
-        yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
-    if not facts.splits:
-        yield from listed_splits(place, [each.scene for each in used])
+    held = [] if "" in facts.splits else list(folder_splits(facts.splits))
+    yield from (
+        held or list(listed_splits(place, [each.scene for each in used])) or folder_splits(facts.splits)
+    )
 
 
 def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import build_index
 
 from ..blocks import BlockGrid, block_parts
-from ..files import found_in_paths, splits_of
+from ..files import few, found_in_paths, splits_of
 from .choice import Choice, nest_choices
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
@@ -107,24 +108,36 @@ def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
     seed = _best_seed(cost, seeds) if by_hash else 0
     part_G = parts(seed) if by_hash else deal(counts_GK, wish, draft.recipe.seed)
     how, other = f"; {groups.how}", groups.other
+    question, instead = _question_of_dates(groups.asked, wish) if draft.folder else ("", {})
     if groups.regex:
-        yield Choice("dataset.split.group", groups.regex, groups.how, groups.other)
+        yield Choice("dataset.split.group", groups.regex, groups.how, groups.other, question, instead)
     if groups.names:
-        how, other = "", ""  # told already
+        how, other, question, instead = "", "", "", {}  # told already
     for part, (key, share) in enumerate(wish.settings.items(), 1):
         held = np.flatnonzero(part_G == part)
         free = scenes[np.isin(groups.of_S, held)].tolist()
         names = [groups.names[g] for g in held] if groups.names else free
         where, value = (key, share) if by_hash else (SPLITS[part], names)
         told = _part_sentence(counts_GK, part_G == part, draft.dataset.classes.names)
-        yield Choice(f"dataset.split.{where}", value, told + how, other)
-        how, other = "", ""
+        yield Choice(f"dataset.split.{where}", value, told + how, other, question, instead)
+        how, other, question, instead = "", "", "", {}
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {seeds} for the classes")
     if groups.ground is not None and (torn := _overlapping_scenes(draft, groups.ground, part_G[groups.of_S])):
         left = nest_choices(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"
         yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
+
+
+def _question_of_dates(asked: Groups | None, wish: Wish) -> tuple[str, dict[str, Any]]:
+    """Return the question whether scenes whose names differ in dates show one place, and settings if so."""
+    if asked is None:
+        return "", {}
+    named, held = few(asked.names, 3), SPLITS[1 : wish.parts]
+    question = f"without dates, names tell {asked.count} places, as {named}: do equal ones show one place?"
+    shares = Wish.of(VALIDATION, TEST if "test" in held and asked.count >= TEST_FROM else 0.0).settings
+    settings: dict[str, Any] = {"group": asked.regex, **{split: [] for split in held}, **shares}
+    return question, {f"dataset.split.{key}": value for key, value in settings.items()}
 
 
 def _overlapping_scenes(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
@@ -154,7 +167,7 @@ def _part_sentence(counts_GK: Ints, own_G: NDArray[np.bool_], names: Sequence[st
 
 def longest_buffer(draft: Draft) -> float:
     """Return the largest radius of a model that lets blocks be cut inside scenes; infinite: none are cut."""
-    if not draft.folder or len(draft.free) < len(draft.infos) or not draft.groups.alone:
+    if not draft.folder or len(draft.free) < len(draft.infos) or not draft.groups.alone or draft.groups.asked:
         return math.inf
     return math.inf if draft.groups.count >= ENOUGH else _longest_side(draft) / _BUFFERS
 
@@ -209,6 +222,42 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
     for (key, share), kept in zip(wish.settings.items(), kept_P[1:], strict=True):
         yield Choice(f"dataset.split.{key}", share, f"{kept:.0%} of the labels")
     yield Choice("dataset.split.seed", seed, f"of {_SEEDS}, keeps the classes in each part best")
+
+
+# --------------------------------------------------------------------------------------------- folders
+
+
+def folder_splits(splits: Mapping[str, Sequence[str]]) -> Iterator[Choice]:
+    """Yield validation and test that folders hold; folders that tell no split by their names are asked about.
+
+    Beside a folder of training alone they are the test, else they train.
+
+    Args:
+        splits: see `Patterns`.
+    """
+    held = {split: list(splits[split]) for split in ("validation", "test") if split in splits}
+    question, instead, others = "", dict[str, Any](), list(splits.get("", ()))
+    if others:
+        told = f"the names of {few(others, 3)} tell no split"
+        if not held:
+            held = {"test": others}
+            question, instead = f"{told}; they are held out beside training: do they train?", {"test": []}
+        elif "train" in splits:
+            question, instead = (
+                f"{told}; they train: are they a test?",
+                {"test": [*held.get("test", []), *others]},
+            )
+        else:
+            named = few([glob for globs in held.values() for glob in globs], 3)
+            question = f"{told}; they train, {named} is held out: is it a place like the others?"
+            instead = {split: [] for split in held}
+            if "validation" in held:
+                instead["validation_share"] = VALIDATION
+    for split, globs in held.items():
+        why = "the folders hold this split"
+        pasted = {f"dataset.split.{key}": value for key, value in instead.items()}
+        yield Choice(f"dataset.split.{split}", globs, why, question=question, instead=pasted)
+        question, instead = "", {}
 
 
 # ------------------------------------------------------------------------------------------------ deal

@@ -133,3 +133,16 @@ def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(
     assert "004 of them in train, too" in by_key(choices)["dataset.split.test"].reason
     assert by_key(choices)["dataset.labels"].value == "annotations/{name}_annotation.png"
     assert "masks" in by_key(choices)["dataset.labels"].other
+
+
+@pytest.mark.parametrize(("files", "held"), [(("trainval", "test"), {"s4"}), (("trainval",), {"s4"})])
+def test_training_and_validation_in_one_list_train_together(
+    tmp_path: Path, rng: Rng, files: tuple[str, ...], held: set[str]
+) -> None:
+    for i in range(5):
+        made.save(tmp_path / f"s{i}/image.tif", made.image(rng))
+        made.save(tmp_path / f"s{i}/label.tif", made.label([0, 1, 2], shift=i))
+    for file, names in zip(files, (("s0", "s1", "s2", "s3"), ("s4",)), strict=False):
+        (tmp_path / f"{file}.txt").write_text("\n".join(names))
+    dataset = made.planned(tmp_path)[2]
+    assert {scene.name for scene in dataset.scenes if scene.split != "train"} == held
