@@ -28,8 +28,9 @@ _BLOCK, _USUAL = 12, 0.65
 """Side of small blocks, and the correlation that half of them must have."""
 _LEAST = 20
 """Blocks of the coarser scene: in fewer, one corner of a field reaches everywhere, and fits any other one."""
-_FLAT = 0.25
-"""Deviation of an 8-bit image below which it is of one colour."""
+_FLAT, _FLAT_SHARE = 0.25, 0.005
+"""Deviation below which a part is of one colour: that of 8-bit images, or this share of the deviation with
+light and slopes, for values of any unit as reflectance from 0 to 1."""
 
 Read = Callable[[Window], Floats]
 
@@ -155,6 +156,7 @@ def _shift_of(
     if not other.size.pixels:
         return None
     one, two = reads[0](part), reads[1](other)
+    flat = _flat_below(one), _flat_below(two)
     if scale > 1:
         two = cv2.GaussianBlur(two, (0, 0), float(np.hypot(_FINE * scale, 0.4 * (scale - 1))))
     else:
@@ -168,8 +170,9 @@ def _shift_of(
     one, two = (each - cv2.GaussianBlur(each, (0, 0), _WIDE) for each in (one, two))
     template = np.ascontiguousarray(two[_SEARCHED:-_SEARCHED, _SEARCHED:-_SEARCHED])
     few = min(template.shape) < _NARROWEST or template.size < _LEAST * _BLOCK**2
-    if few or min(one.std(), template.std()) < _FLAT:
+    if few or one.std() <= flat[0] or template.std() <= flat[1]:
         return None
+    one, template = one / one.std(), template / template.std()  # tiny squares would vanish
     found = cv2.matchTemplate(one, template, cv2.TM_CCOEFF_NORMED)
     row, col = np.unravel_index(int(np.argmax(found)), found.shape)
     best = float(found[row, col])
@@ -179,6 +182,12 @@ def _shift_of(
     if _usual(part_HW, template) < _USUAL:
         return None
     return np.array([col - _SEARCHED, row - _SEARCHED], np.float64)
+
+
+def _flat_below(part_HW: Floats) -> float:
+    """Return the deviation up to which a part is of one colour, in its unit; rounding of floats is none."""
+    rounding = float(np.finfo(part_HW.dtype).eps * np.abs(part_HW).max())
+    return min(_FLAT, _FLAT_SHARE * float(part_HW.std())) + rounding
 
 
 def _usual(one_HW: Floats, other_HW: Floats) -> float:

@@ -92,6 +92,16 @@ def load_folder(config: FolderConfig) -> Dataset:
 # ------------------------------------------------------------------------------------- files and pairs
 
 
+class ScenesOfOtherFilesError(DatasetError):
+    """Scenes of several files lack one, or have one twice.
+
+    Attributes:
+        faults: scene → its fault.
+    """
+
+    faults: dict[str, str]
+
+
 def _files(
     config: FolderConfig, root: Path, at: Callable[[str], Path], paths: Sequence[str], names: Sequence[str]
 ) -> dict[str, tuple[Path, ...]]:
@@ -100,6 +110,7 @@ def _files(
     if len(regexes) == 1 and not config.drivers:
         return {}
     order, first_names = list(regexes[0].groupindex), set[str]()
+    faults: dict[str, tuple[str, str]] = {}
     for pattern, regex in zip(config.images, regexes, strict=True):
         by_name: dict[str, list[str]] = {}
         for path in paths:
@@ -116,14 +127,16 @@ def _files(
             )
         for name, own in files.items():
             one = by_name.get(name, [])
-            if len(one) != 1:
-                raise DatasetError(
-                    root,
-                    expected=f"one file like {pattern} for {name}",
-                    got=few(one) or "none",
-                    remedy="keep one, or leave the scene out by dataset.split.leave_out",
-                )
-            own.append(at(one[0]))
+            if len(one) == 1:
+                own.append(at(one[0]))
+            else:
+                faults.setdefault(name, (f"one file like {pattern} for {name}", few(one) or "none"))
+    if faults:
+        expected, got = next(iter(faults.values()))
+        remedy = "keep one, or leave the scene out by dataset.split.leave_out"
+        error = ScenesOfOtherFilesError(root, expected=expected, got=got, remedy=remedy)
+        error.faults = {name: f"expected {expected}, got {got}" for name, (expected, got) in faults.items()}
+        raise error
     return {name: tuple(own) for name, own in files.items()}
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.grid.geometry import Size
 
 from .landmarks import Floats, Guess
-from .start.names import SPLIT_WORDS
+from .start.names import split_of_word
 
 _BINS = 16
 """Means along a border: noise and compression of single pixels do not count."""
@@ -49,7 +49,7 @@ def series_of(images: Sequence[Path]) -> tuple[list[str], Ints]:
     found = [re.fullmatch(r"(.*?)(\d+)", image.stem) for image in images]
     begins = []
     for match, image in zip(found, images, strict=True):
-        folders = [part for part in image.parent.parts if part.lower() not in SPLIT_WORDS]
+        folders = [part for part in image.parent.parts if not split_of_word(part)]
         begins.append(str(Path(*folders, match[1] if match else image.stem)))
     return begins, np.array([int(match[2]) % 10**12 if match else -1 for match in found], np.int64)
 

@@ -49,6 +49,10 @@ Places = Callable[[int], Whereabouts]
 
 _MOST_BLURRED = 4096
 """Values from which labels look like images: resampling makes fewer."""
+_NAMED = "named "
+"""Reason for which a list, and nothing else, says that a value counts nowhere."""
+_NO_VALUES = {0xFFFF, *((1 << bits) - 1 for bits in (31, 32, 63, 64))}
+"""Largest values of types, which mean no data."""
 _SWAPPED = (
     "if these are images, labels and images are swapped: segmenter start IMAGES --labels LABELS; else save "
     "labels without loss"
@@ -65,6 +69,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     if (soft := _antialiased_codes(values)) is not None:
         yield soft
         return
+    _refuse_large(values)
     coloured = values.encoding == "colours"
     entries = legend.by_value(colours=coloured)
     looked_at = list(values.pixels)[: MAX_CLASSES + _MOST_STRAYS + 1]  # more are refused, whatever they are
@@ -126,8 +131,12 @@ def _class_choices(
     classes = _classes(codes, values, legend.by_value(colours=coloured), legend.file)
     if legend.doubt:
         others = {each.code: each for each in legend.other}
-        other = _classes(codes, values, others, legend.file).value
-        classes = replace(classes, question=legend.doubt, instead={classes.key: other})
+        named = [] if others else [value for value, why in ignored.items() if why.startswith(_NAMED)]
+        other = _classes(sorted([*codes, *named]), values, others, legend.file if others else "").value
+        instead = {classes.key: other}
+        if named:
+            instead["dataset.ignore"] = [value for value in ignored if value not in named]
+        classes = replace(classes, question=legend.doubt, instead=instead)
     ignore = _choose_ignored(ignored, values) if ignored else None
     if doubt is not None:
         held = sorted({*codes} ^ {0})
@@ -171,6 +180,18 @@ def asked_of_tag(
     return [*chosen, Choice("dataset.label_nodata", value, "", question=question, instead=instead)]
 
 
+def _refuse_large(values: LabelValues) -> None:
+    """Refuse codes that a recipe cannot say, but for few pixels and what means no data."""
+    for value in values.common(_RARE):
+        if values.encoding == "codes" and value >= 0xFFFF and value not in _NO_VALUES:
+            raise DatasetError(
+                "labels",
+                expected=f"codes of classes up to {0xFFFE}",
+                got=f"{value} on {percent(values.share(value))} of the pixels",
+                remedy="renumber the classes",
+            )
+
+
 def _refuse_bits(
     codes: Sequence[int], entries: Mapping[int | None, LegendClass], values: LabelValues
 ) -> None:
@@ -195,7 +216,7 @@ def _why_ignored(value: int, values: LabelValues, entry: LegendClass | None, pla
     """Return why a value counts nowhere; empty for a class."""
     share, colours, others = values.share(value), values.encoding == "colours", values.pixels.keys() - {value}
     if entry is not None:
-        return f"named {entry.name}" if entry.nowhere else ""
+        return f"{_NAMED}{entry.name}" if entry.nowhere else ""
     if not colours and not 0 <= value < 0xFFFF:
         return "no code of a class"
     if len(others) < 2:

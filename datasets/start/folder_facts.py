@@ -143,7 +143,8 @@ def _by_dates(scenes: Sequence[str], ties: Mapping[str, Sequence[str]]) -> Patte
     found = candidates_of(Path(), images, patterns.labels, [*scenes, *ties])
     whole = [name for name, own in found.images.items() if len(own) == len(found.labels.get(name, ())) == 1]
     fits = "{date}" in images and "{name}" in images and 2 * len(whole) > len(scenes)
-    return replace(patterns, images=(images,)) if fits else None
+    splits = {key: [glob.replace(_DATE, "*") for glob in globs] for key, globs in patterns.splits.items()}
+    return replace(patterns, images=(images,), splits=splits) if fits else None
 
 
 def with_dates(patterns: Patterns, place: DataPlace, ties: Mapping[str, Sequence[str]]) -> Patterns:

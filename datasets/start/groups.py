@@ -48,6 +48,16 @@ _FORMS = (
 )
 """Numbers of a piece, and expression for its group: first folder, name before a window's bounds or row and
 column, name or path before one number; at last path or name up to a number, for several images of a place."""
+_MONTH, _DAY = "(?:0[1-9]|1[0-2])", "(?:0[1-9]|[12][0-9]|3[01])"
+_YEAR, _ALONE = "(?:19|20)[0-9]{2}", r"(?![^\W_])"
+_WHOLE_DATE = "|".join(rf"(?<!\d){_YEAR}{s}{_MONTH}{s}{_DAY}(?!\d)(?:T\d+Z?)?" for s in ("", "-", "_"))
+_MONTHLY = rf"(?<![^\W_]){_YEAR}[-_]?{_MONTH}{_ALONE}"
+_YEARLY = rf"(?<![^\W_]){_YEAR}{_ALONE}"
+_DATES = (
+    f"{_WHOLE_DATE}|{_MONTHLY}|{_YEARLY}",
+    *(f"{_WHOLE_DATE}|{_YEARLY}", _WHOLE_DATE, _MONTHLY, _YEARLY),
+)
+"""Readings of the dates in paths: a number behind a year may be a month or a day, or count something else."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Groups:
         regex: for `split.group`; empty: it is given; None: names of scenes say the split.
         names: name of each group, as `split.validation` takes it; empty without `regex`.
         other: the other reading, where files do not tell.
+        asked: groups of the other reading, if the answer is asked for.
         ground: corners (S, 4, 2) of the scenes, if some overlap scenes of other groups; else None.
     """
 
@@ -68,6 +79,7 @@ class Groups:
     regex: str | None = None
     names: tuple[str, ...] = ()
     other: str = ""
+    asked: Groups | None = None
     ground: Points | None = None
 
     @property
@@ -109,15 +121,70 @@ def groups_of(
     paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
     laid, picture, how = _laid_out(scenes, infos, bands, contents or Contents())
     places = np.arange(len(scenes)) if laid is None else meeting(laid.min(axis=1), laid.max(axis=1), 0.5)
-    for numbers, form in _FORMS:
-        groups = _by_name(paths, form, numbers, picture)
-        if groups and len({*zip(places.tolist(), groups.of_S.tolist(), strict=True)}) == places.max() + 1:
-            return groups
+    dated, unsure = _by_date(paths)
+    by_name = (_by_name(paths, form, numbers, picture) for numbers, form in _FORMS)
+    for groups in (dated, *by_name):
+        if groups and _is_coarser(groups.of_S, places):
+            return _ask_of_dates(groups, unsure)
     if laid is not None:
         groups = _by_ground(list(laid), infos, apart)
         return replace(groups, how=f"{how}: {groups.how}")
     how = f"each of {counted(len(scenes), 'scene')} is a place of its own"
-    return Groups(np.arange(len(scenes)), how, other="scenes of one place would need dataset.split.group")
+    alone = Groups(np.arange(len(scenes)), how, other="scenes of one place would need dataset.split.group")
+    return _ask_of_dates(alone, unsure)
+
+
+def _is_coarser(of_S: NDArray[np.int64], finer_S: NDArray[np.int64]) -> bool:
+    """Return whether groups tear none of the finer ones apart."""
+    return len({*zip(finer_S.tolist(), of_S.tolist(), strict=True)}) == len({*finer_S.tolist()})
+
+
+def _ask_of_dates(groups: Groups, dated: Groups | None) -> Groups:
+    """Return groups with those by names without dates as the other reading, if these are torn apart."""
+    return groups if dated is None or _is_coarser(groups.of_S, dated.of_S) else replace(groups, asked=dated)
+
+
+def _by_date(paths: Sequence[str]) -> tuple[Groups | None, Groups | None]:
+    """Return groups of scenes whose paths differ in dates alone, if most recur, and doubtful ones."""
+    unsure = None
+    for date in _DATES:
+        left = Counter(re.sub(date, "", path) for path in paths)
+        several = sum(count > 1 for count in left.values())
+        if several and (groups := _by_text_beside(paths, date)):
+            even = 2 * max(Counter(groups.of_S.tolist()).values()) <= len(paths)
+            if even and min(several, groups.count) >= _LEAST and 2 * several >= len(left):
+                return groups, unsure
+            unsure = unsure or groups
+    return None, unsure
+
+
+def _by_text_beside(paths: Sequence[str], date: str) -> Groups | None:
+    """Return groups by the text before, between or behind dates, whichever tells most places."""
+    dates = [re.findall(date, path) for path in paths]
+    if len({*map(len, dates)}) > 1:
+        return None
+    shapes = sorted({re.sub(r"\d+", lambda n: rf"\d{{{len(n[0])}}}", each) for own in dates for each in own})
+    short = rf"(?<!\d){'|'.join(shapes).join(('(?:', ')') if len(shapes) > 1 else ('', ''))}(?!\d)"
+    best: Groups | None = None
+    for before in range(len(dates[0]) + 1):
+        last = before == len(dates[0])
+        form, easy = (_between_dates(each, before, last=last) for each in (f"(?:{date})", short))
+        names, of_easy = ([m[1] if (m := re.search(f, path)) else "" for path in paths] for f in (form, easy))
+        pairs = zip(paths, names, strict=True)
+        empty = any(not name or path.endswith(f".{name}") or re.search(date, name) for path, name in pairs)
+        count = len({*names})
+        if not empty and count > (1 if best is None else best.count):
+            how = f"{counted(len(paths), 'scene')} show {count} places at several dates ({names[0]}, …)"
+            form = easy if names == of_easy else form
+            other = "numbers may count anew at each date"
+            best = Groups(_number_keys(names), how, form, tuple(dict.fromkeys(names)), other)
+    return best
+
+
+def _between_dates(date: str, before: int, *, last: bool) -> str:
+    """Return the expression of the text behind this number of dates, up to the next one or the ending."""
+    begin = rf"^(?:.*?{date}){{{before}}}" if before > 1 else f"^.*?{date}" if before else "^"
+    return rf"{begin}[\W_]*(.+?)[\W_]*" + (r"(?:\.\w+)?$" if last else date)
 
 
 def _laid_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import struct
@@ -18,13 +19,15 @@ from segmenter.base.files import read_regular
 from segmenter.config.reading import parse
 
 from .names import split_of_words
+from .tables import ASKED, CODE, LETTER, TitledTable, divider_of, hex_value, rgb_value
 
 _ENDING = re.compile(r"\.(qml|sld|clr|txt|csv|xml|tsv|json|emd|ya?ml|names|vat\.dbf)$", re.I)
 _MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
-_CODE, _LETTER = re.compile(r"(\d{1,5})(?:\.0*)?"), re.compile(r"[^\W\d]")
-_CELLS = r"[,;\t]|[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
-_WAYS = (_CELLS, rf"{_CELLS}|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{{6}})\s+")
-"""Dividers of the cells of a line: in tables no space beside a word, else that, too."""
+_CELLS = r"[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
+_SPACES = r"|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{6})\s+"
+"""Dividers of cells beside that of the table: in tables no space beside a word, else that, too."""
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+"""Marks that Windows writes before a text, and its encoding."""
 _PAIRS = re.compile(rb"(?:[\0-\x7f]|[\xa1-\xf7][\xa1-\xfe])*")
 """Bytes of GB 2312: those of Chinese letters come in pairs, of European ones mostly alone."""
 _IN_JSON = (
@@ -63,7 +66,12 @@ _GROUND = re.compile(
 """Names of what is none of the other classes, which has code 0."""
 GREY = 0x010101
 """A grey, three equal bands, divided by its code."""
-_HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
+_TITLE = re.compile(
+    r"\W*(land_?(cover|use)[ _-]?)?([ck]lass|label|[ck]ategor|name|title|type|legend|bezeichnung|clase|nom)"
+    r"(e|es|s|n|en|y|ies|ie|ia)?([ _-]?(name|label|title)s?)?\W*",
+    re.I,
+)
+"""Title of a list of names alone."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ class Legend:
 
 
 def text_of(file: Path, most: int = 1 << 24) -> str:
-    """Return a text in UTF-8, else as Windows has it, in Chinese or in a language of western Europe.
+    """Return a text as its mark says, in UTF-8, or as Windows has it: in Chinese or in western Europe's.
 
     Raises:
         SegmenterError: the file cannot be read.
@@ -113,6 +121,10 @@ def text_of(file: Path, most: int = 1 << 24) -> str:
     """
     raw = read_regular(file, most)
     raw = _of_dbase(raw) if file.suffix.lower() == ".dbf" else raw
+    if encoding := next((_MARKS[mark] for mark in _MARKS if raw.startswith(mark)), ""):
+        return raw.decode(encoding, "replace")
+    if 0 in raw[:2]:  # UTF-16 without a mark
+        return raw.decode("utf-16-be" if raw[0] == 0 else "utf-16-le", "replace")
     with suppress(UnicodeError):
         return raw.decode("utf-8-sig")
     return raw.decode("gb18030" if _PAIRS.fullmatch(raw) else "cp1252")
@@ -182,7 +194,8 @@ def is_of_classes(legend: Legend, text: str, values: Sequence[int], *, colours: 
     if len(set(codes)) < _ONCE * len(codes) or all(split_of_words(each.name) for each in legend.entries):
         return False
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    rows = [_of_line(line, 0) is not None for line in lines]
+    divider = divider_of(lines)
+    rows = [_of_line(line, 0, divider) is not None for line in lines]
     titles = lines[0] if any(rows) and not rows[0] and not _TREE.search(legend.file) else ""
     if _SPEAKS.search(Path(legend.file).name) or _TITLES.search(titles):
         return True
@@ -246,12 +259,21 @@ def _renumber(legend: Legend, values: Sequence[int]) -> Legend:
 
 
 def _code_colours(legend: Legend, values: Sequence[int]) -> Legend:
-    """Return a list of colours as one of codes: greys by their value, others by their order."""
+    """Return a list of colours as one of codes: greys by their value, others by their order.
+
+    Where the first of three numbers are the codes of the labels, they are rather these, with a doubt.
+    """
     greys, entries = all(not (each.colour or 0) % GREY for each in legend.entries), legend.entries
     if greys:
         greyed = [(each.colour or 0) // GREY for each in entries]
         return Legend(legend.file, tuple(replace(e, code=c) for e, c in zip(entries, greyed, strict=True)))
-    return _by_order(f"{legend.file}, codes by its order", entries, values)
+    ordered = _by_order(f"{legend.file}, codes by its order", entries, values)
+    firsts, codes = [(each.colour or 0) >> 16 for each in entries], {*values} - {0, 255}
+    if {*firsts} - {0, 255} != codes or len(codes) < 2 or len({*firsts}) < len(firsts):
+        return ordered
+    coded = tuple(LegendClass(each.name, code) for each, code in zip(entries, firsts, strict=True))
+    doubt = f"{legend.file} has three numbers a name, the first ones as codes of labels: are they colours?"
+    return Legend(legend.file, coded, doubt, ordered.entries)
 
 
 def _by_order(file: str, entries: Sequence[LegendClass], values: Sequence[int]) -> Legend:
@@ -278,8 +300,12 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
     with suppress(ValueError, RecursionError, SegmenterError):
         data = parse(text, file) if file.lower().endswith((".yaml", ".yml")) else json.loads(text)
         text = "\n".join(_of_json(data))
-    lines = [line.strip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
-    rows = [row for line in lines if (row := _of_line(line, number))]
+    lines = [line.rstrip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
+    divider = divider_of(lines)
+    table = None if _TREE.search(file) else TitledTable.of(lines, divider)
+    if table and (titled := _of_titled(file, table, values, number)):
+        return titled if len(lines) <= _MOST_LINES else Legend(file)
+    rows = [row for line in lines if (row := _of_line(line, number, divider))]
     most = max((len(words) for words, *_ in rows), default=1)
     ways = [
         [LegendClass(_name(words[min(word, len(words) - 1)]), *of) for words, *of in rows]
@@ -288,6 +314,9 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
     entries = max(ways, key=lambda own: len({each.name for each in own}))
     if 2 * len({each.name for each in entries}) < len(entries):
         return Legend()
+    if not entries:
+        lines = [line.strip("\"' \t") for line in lines]
+        lines = lines[bool(_TITLE.fullmatch(lines[0])) :] if lines else []
     codes = len(set(values) - {0, 255})
     near = len(values) > 1 and codes <= len(lines) <= 2 * len(values) + 2  # some classes may not occur
     if not entries and near and all(re.fullmatch(r"(__)?[^\W\d][^/\\.,;:]*", x) for x in lines):
@@ -295,19 +324,52 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 
 
-def _of_line(line: str, number: int) -> tuple[list[str], int | None, int | None] | None:
-    """Return the words, code and colour of a line with words and a code, a colour, or both; else None."""
-    if not _LETTER.search(line):
+def _of_titled(file: str, table: TitledTable, values: Sequence[int], number: int) -> Legend | None:
+    """Return the classes of a table whose titles tell codes or colours; None if they do not, or names recur.
+
+    Two columns of numbers of classes that differ, and of which each names most values, leave a doubt.
+    """
+    codes = table.code_columns()
+    if not codes and not table.band_columns():
+        return None
+    columns: list[int | None] = [at for _, at in codes[:2]] or [None]
+    of = [tuple(LegendClass(_name(name), *rest) for name, *rest in table.entries(at)) for at in columns]
+    number = min(number, len(of) - 1)
+    entries, other = of[number], of[number - 1]
+    if not entries or 2 * len({each.name for each in entries}) < len(entries):
+        return None
+    one, two = ({each.code: each.name for each in own} for own in (entries, other))
+    seen = set(values) - {0, 255}
+    asked = len(of) > 1 and codes[1][0] < ASKED and 2 * len(seen & two.keys()) > len(seen)
+    if not asked or all(one.get(value) == two.get(value) for value in seen):
+        return Legend(file, entries)
+    first, second = (table.titles[codes[at][1]] for at in (number, number - 1))
+    return Legend(file, entries, f"{file} has numbers in {first} and {second}: are codes in {second}?", other)
+
+
+def _of_line(line: str, number: int, divider: str) -> tuple[list[str], int | None, int | None] | None:
+    """Return the words, code and colour of a line with words and a code, a colour, or both; else None.
+
+    Three numbers side by side are a colour; of others the first is the code.
+    """
+    if not LETTER.search(line):
         return None
     quoted = re.findall(r'"[^"]*"|[^"]+', line)
-    for way in _WAYS if re.search(r"[,;\t]", line) else _WAYS[1:]:
+    table = rf"{divider}|{_CELLS}" if divider else _CELLS
+    for way in (table, table + _SPACES) if divider and divider in line else (table + _SPACES,):
         texts = chain.from_iterable([each] if each[0] == '"' else re.split(way, each) for each in quoted)
         cells = [each.strip(" :\"'[]{}" + "()" * (each.count("(") != each.count(")"))) for each in texts]
-        numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,5}", cell)]
-        numbers = numbers[number:][:1] if len(numbers) == 2 and way == _CELLS else numbers
-        words = [cell for cell in cells if _LETTER.search(cell) and not _HEX.fullmatch(cell)]
-        hexes = [colour for cell in cells if re.search(r"\D", cell) and (colour := _hex(cell)) is not None]
-        colour = _rgb(numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4])
+        at = [i for i, cell in enumerate(cells) if re.fullmatch(r"\d{1,5}", cell)]
+        numbers = [int(cells[i]) for i in at]
+        if len(numbers) == 2 and way == table:
+            numbers = numbers[number:][:1]
+        elif len(numbers) == 3 and at[2] - at[0] > 2:
+            numbers = numbers[:1]
+        words = [cell for cell in cells if LETTER.search(cell) and hex_value(cell) is None]
+        hexes = [
+            colour for cell in cells if re.search(r"\D", cell) and (colour := hex_value(cell)) is not None
+        ]
+        colour = rgb_value(numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4])
         code, colour = numbers[0] if len(numbers) in (1, 4, 5) else None, hexes[0] if hexes else colour
         if words and (code is not None or colour is not None):
             return words, code, colour
@@ -328,7 +390,8 @@ def _of_json(data: Any) -> Iterator[str]:
     elif isinstance(data, dict):
         lists = [each for each in data.values() if isinstance(each, list) and each]
         if tables := [each for each in lists if isinstance(each[0], dict)]:  # all else is no class
-            yield from _of_json(list(chain.from_iterable(tables)))
+            of_classes = [each for key, each in data.items() if each in tables and _SPEAKS.search(str(key))]
+            yield from _of_json(list(chain.from_iterable(of_classes or tables)))
             return
         lower = {str(key).lower(): value for key, value in data.items()}
         record = [next((lower[key] for key in keys if key in lower), None) for keys in _IN_JSON]
@@ -351,17 +414,7 @@ def _of_json(data: Any) -> Iterator[str]:
 
 def _cells(values: Sequence[Any]) -> str:
     parts = chain.from_iterable(each if isinstance(each, list) else [each] for each in values)
-    return ",".join(str(each) for each in parts if each is not None)
-
-
-def _hex(text: str) -> int | None:
-    match = _HEX.fullmatch(text)
-    return None if match is None else int(match[1], 16)
-
-
-def _rgb(parts: Sequence[int]) -> int | None:
-    whole = len(parts) == 3 and max(parts) < 256
-    return parts[0] << 16 | parts[1] << 8 | parts[2] if whole else None
+    return "\t".join(str(each) for each in parts if each is not None)
 
 
 def _name(text: str) -> str:
@@ -375,12 +428,14 @@ def _of_xml(text: str) -> Iterator[LegendClass]:
     except ET.ParseError:
         return
     styled = (*tree.iter("paletteEntry"), *tree.iter("item"), *tree.iterfind(".//{*}ColorMapEntry"))
-    rows = [(x.get("value", x.get("quantity")), x.get("label"), _hex(x.get("color", ""))) for x in styled]
+    rows = [
+        (x.get("value", x.get("quantity")), x.get("label"), hex_value(x.get("color", ""))) for x in styled
+    ]
     rows += [(str(number), each.text, None) for number, each in enumerate(tree.iter("Category"))]
     for table in tree.iter("GDALRasterAttributeTable"):
         rows += _of_table(table)
     for value, name, colour in rows:
-        if (code := _CODE.fullmatch(value or "")) and (name or "").strip():
+        if (code := CODE.fullmatch(value or "")) and (name or "").strip():
             yield LegendClass(_name(name or ""), int(code[1]), colour)
 
 
@@ -395,4 +450,4 @@ def _of_table(table: ET.Element) -> Iterator[tuple[str | None, str | None, int |
     for row in table.iter("Row"):
         cells = dict(zip(columns, (cell.text or "" for cell in row.iter("F")), strict=False))
         parts = [int(cells[key]) for key in ("red", "green", "blue") if cells.get(key, "").isdecimal()]
-        yield cells.get("value"), cells.get("name"), _rgb(parts)
+        yield cells.get("value"), cells.get("name"), rgb_value(parts)

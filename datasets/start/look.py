@@ -19,7 +19,7 @@ from .. import load_dataset
 from ..check import image_lines
 from ..contents import Contents
 from ..files import few
-from ..folder import IMAGELESS, SPELT, UNLABELLED, load_folder
+from ..folder import IMAGELESS, SPELT, UNLABELLED, ScenesOfOtherFilesError, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED, MadeFilesError
 from .choice import Choice, limit_questions, nest_choices
@@ -27,12 +27,13 @@ from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_c
 from .folder_facts import find_pairs, refuse_sheets
 from .headers import Damaged, SeenScene, headers, unreadable
 from .legends import find_legend
+from .lists import listed_splits
 from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published_legend, published_settings
 from .sight import DataPlace, drivers_of, place_of
-from .split import listed_splits
+from .split import folder_splits
 from .values import LabelValues, Tally, count_values, whereabouts
 
 _LEAVE_OUT = "dataset.split.leave_out"
@@ -70,7 +71,9 @@ def look(data: Path, labels: Path | None = None, contents: Contents | None = Non
         others = tuple(_choices(place, find_pairs(place), contents))
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
-    root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
+    told = "; ".join(place.findings)
+    why = "; ".join([f"{counted(len(place.paths), 'file')} below it{remark}", *place.findings])
+    root = Choice("dataset.root", place.text, why, left=told)
     return (kind, root, *others) if known else limit_questions(_loadable((kind, root, *others)))
 
 
@@ -138,13 +141,14 @@ def _describe_left_out(root: Path, total: int, left: Damaged) -> str:
 def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
-    dataset = _scenes(place, facts, drivers)
+    dataset, lacking = _scenes(place, facts, drivers)
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
     tallies: dict[str, Tally] = {}
     seen = headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
+    left |= lacking
     used = [each for each in seen if each.scene.name not in left]
     if not used:
         raise DatasetError(
@@ -156,23 +160,33 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
         why = f"{off} of {counted(len(seen), 'label')} lie on another grid than their images"
         yield Choice("dataset.labels_by", "georeference", why)
     if vector:
-        damaged = yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
+        images = [each.image for each in used if each.image is not None]
+        damaged = yield from polygon_choices(root, sorted({each.paths[1] for each in used}), images)
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
         damaged = yield from _value_choices(place, facts, used, tallies, contents.files)
-    yield from (about_images := list(_image_choices(dataset, seen)))
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
+    used = [each for each in used if each.scene.name not in left]
+    poor = _of_fewer_bands(used)
+    if len(left) + len(poor) <= _MOST_LEFT * len(seen):
+        left |= poor
+        used = [each for each in used if each.scene.name not in left]
+    yield from (
+        about_images := list(
+            _image_choices(dataset, used or seen, {} if poor.keys() <= left.keys() else poor)
+        )
+    )
     bands = nest_choices(about_images).get("dataset", {}).get("bands")
     left |= unreadable(contents, [each for each in used if each.scene.name not in left], bands and (*bands,))
     used = [each for each in used if each.scene.name not in left]
     if left:
-        told = _describe_left_out(root, len(seen), left)
+        told = _describe_left_out(root, len(seen) + len(lacking), left)
         yield Choice(_LEAVE_OUT, sorted(left), told, left=told)
-    for split, globs in facts.splits.items():
-        yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
-    if not facts.splits:
-        yield from listed_splits(place, [each.scene for each in used])
+    held = [] if "" in facts.splits else list(folder_splits(facts.splits))
+    yield from (
+        held or list(listed_splits(place, [each.scene for each in used])) or folder_splits(facts.splits)
+    )
 
 
 def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:
@@ -183,8 +197,8 @@ def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:
         refuse_sheets(place, (), labels, alone)
 
 
-def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
-    """Return the scenes that the patterns give; their classes are not known yet.
+def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> tuple[Dataset, Damaged]:
+    """Return the scenes that the patterns give, whose classes are not known yet, and those that lack a file.
 
     Raises:
         DatasetError: two files of one scene, or labels without an image; the line says how files were taken.
@@ -197,7 +211,11 @@ def _scenes(place: DataPlace, facts: Patterns, drivers: list[str]) -> Dataset:
     held = {"encoding": "masks" if facts.masks else "codes", "classes": classes}
     data = {"kind": "folder", "root": place.text, **files, **held}
     try:
-        return load_folder(FolderConfig.model_validate(data))
+        try:
+            return load_folder(FolderConfig.model_validate(data)), {}
+        except ScenesOfOtherFilesError as error:
+            whole = data | {"split": {"leave_out": sorted(error.faults)}}
+            return load_folder(FolderConfig.model_validate(whole)), error.faults
     except DatasetError as error:
         taken = f"images are taken to be {facts.images[0]}, labels {facts.labels}"
         raise DatasetError(f"{error} ({taken})") from None
@@ -309,14 +327,37 @@ def _refuse_objects(place: DataPlace, used: Sequence[SeenScene], values: LabelVa
         )
 
 
-def _image_choices(dataset: Dataset, seen: Sequence[SeenScene]) -> Iterator[Choice]:
+def _of_fewer_bands(seen: Sequence[SeenScene]) -> Damaged:
+    """Return scene → text for those whose images have fewer bands than most."""
+    counts = Counter(each.image.count for each in seen if each.image is not None)
+    usual = counts.most_common(1)[0][0] if counts else 0
+    return {
+        each.scene.name: f"{each.paths[0]}: {counted(each.image.count, 'band')}, where most have {usual}"
+        for each in seen
+        if each.image is not None and each.image.count < usual
+    }
+
+
+def _image_choices(dataset: Dataset, seen: Sequence[SeenScene], poor: Damaged) -> Iterator[Choice]:
+    """Yield bands and scale of the images.
+
+    Args:
+        poor: scenes of fewer bands than most, which are too many to be left out unasked.
+    """
     images = [(each.scene, each.image) for each in seen if each.image is not None]
     measured, counts = max(each.measured for each in seen), Counter(info.count for _, info in images)
     if measured or len(counts) > 1:
         why = "images differ: " + ", ".join(f"{n} of {count} bands" for count, n in counts.most_common())
         if len(counts) == 1:
             why = f"band {measured} is tagged as alpha, but holds measurements and no mask"
-        yield Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
+        bands = Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
+        if poor:
+            usual = counts.most_common(1)[0][0]
+            few_bands = f"{counted(len(poor), 'image')} of fewer bands than {usual}"
+            question = f"{few_bands}: leave them out, and use all bands of the others?"
+            instead = {"dataset.bands": list(range(1, usual + 1)), _LEAVE_OUT: sorted(poor)}
+            bands = replace(bands, question=question, instead=instead)
+        yield bands
     if scales := gsd_line(dataset, images):
         names = Counter(crs_title(info.crs) for _, info in images if info.crs is not None)
         why = f"{scales}, {few([name for name, _ in names.most_common()], 3)}"

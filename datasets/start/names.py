@@ -7,22 +7,31 @@ import math
 import operator
 import os
 import re
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from glob import escape
 from pathlib import PurePosixPath
 
 _PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
 _POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
 """Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
-SPLIT_WORDS = {
-    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "validation"),
-    **dict.fromkeys(("test", "testing", "hold", "holdout", "ts"), "test"),
-    **dict.fromkeys(("train", "training", "tr"), "train"),
+_WORDS_OF = {
+    "validation": "val vali valid validation dev eval evaluation validierung validacion evaluacion validacao "
+    "avaliacao validazione valutazione",
+    "test": "test tests testing tst hold holdout ts prueba pruebas essai essais teste testes prova",
+    "train": "train training trn tr trainval entrenamiento entrainement apprentissage treino treinamento "
+    "addestramento allenamento",
 }
-"""Words in names of folders, lists and files → split."""
+SPLIT_WORDS = {word: split for split, words in _WORDS_OF.items() for word in words.split()}
+"""Words in names of folders, lists and files → split, without accents."""
+_SET = re.compile(r"(s?daten(satz)?|data(set)?|sets?|s?menge)$")
+"""Ending of such a word that tells no more, as in `trainset`."""
+_BESIDE = {"data", "dataset", "set", "daten", "area", "areas", "tiles", "split"}
+"""Words beside such a word that make a folder's name no other one."""
 USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
 USUAL |= {"annot", "annotation", "annotations"}
 """Words in names of images and labels."""
@@ -115,7 +124,8 @@ class Patterns:
         images: pattern of each band's file, or one pattern.
         labels: pattern of label files, or the file for all images.
         masks: classes, if labels are masks: by `{class}` in their pattern, or of their bands.
-        splits: globs of the images of validation and test, if a folder `{split}` tells them.
+        splits: globs of the images of each split, if a folder `{split}` tells them; of "" in folders beside
+            these whose names tell none.
         shared: one label file serves all images.
         others: other readings of the images, and of the labels.
         one_date: pattern of the images of one date, if a label serves those of several.
@@ -141,30 +151,67 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     sides = list(zip(*pairs, strict=True))
     images, labels = columns = [_columns(side) for side in sides]
     texts = [[_star(c) if c is side[-1] or len({*c}) == 1 else "*" for c in side] for side in columns]
-    splits: dict[str, str] = {}
+    found, last = _common_columns(images, labels), len(images) - 1
+    splits = {i: _splits_of_column(images[i], found[i][1] if i in found else None) for i in range(last)}
+    at = min((i for i in splits if splits[i]), key=lambda i: ("" in splits[i].values(), i), default=None)
+    for i, (j, one, other) in found.items():
+        name = "split" if i == at else "name" if i == last else f"folder_{i}" if i else "folder"
+        names = [*(f"{{{name}{end}}}" for end in ("", "_b", "_c")[: len(one) - 1]), ""]
+        texts[0][i], texts[1][j] = ("".join(map(operator.add, way, names)) for way in (one, other))
+    endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
+    made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
+    globs: dict[str, list[str]] = defaultdict(list)
+    if at is not None:
+        above = re.sub(r"[?\[]", r"[\g<0>]", "".join(f"{text}/" for text in texts[0][:at]))
+        for folder, split in sorted(splits[at].items()):
+            globs[split].append(re.sub(r"\*\*/|\{\w+\}", "*", above) + f"{escape(folder)}/*")
+    return Patterns((made[0],), made[1], dict(globs))
+
+
+def _common_columns(
+    images: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
+) -> dict[int, tuple[int, Way, Way]]:
+    """Return columns of images whose values vary alike in one of labels, with it and the constant texts."""
+    found: dict[int, tuple[int, Way, Way]] = {}
     free, last = set(range(len(labels))), len(images) - 1
     for i in (last, *range(last)):  # the stem first: a folder may have a part of it
         if len(set(images[i])) == 1:
             continue
         fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
-        if not fits:
-            continue
-        (*_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))[1:]
-        free.remove(j)
-        name = "name" if i == last else f"folder_{i}" if i else "folder"
-        words = {value: split_of_words(value) for x in images[i] for value in _middles(x, one)}
-        if not splits and i != last and len(one) == 2 and {"train", ""} & {*words.values()} == {"train"}:
-            name, splits = "split", words
-        names = [*(f"{{{name}{end}}}" for end in ("", "_b", "_c")[: len(one) - 1]), ""]
-        texts[0][i], texts[1][j] = ("".join(map(operator.add, way, names)) for way in (one, other))
-    endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
-    made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
-    before, _, behind = re.sub(r"\*\*/|\{(?!split\})\w+\}", "*", made[0]).partition("{split}")
-    globs: dict[str, list[str]] = {}
-    for value, split in sorted(splits.items()):
-        globs.setdefault(split, []).append(f"{before}{value}{behind.partition('/')[0]}/*")
-    globs.pop("train", None)
-    return Patterns((made[0],), made[1], globs)
+        if fits:
+            (*_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))[1:]
+            free.remove(j)
+            found[i] = j, one, other
+    return found
+
+
+def _splits_of_column(folders: Sequence[str], way: Way | None) -> dict[str, str]:
+    """Return the split of each folder of a column; empty if it holds none.
+
+    Args:
+        way: constant texts around what labels have in common; None: they have nothing.
+    """
+    if len({*folders}) == 1 or (way is not None and len(way) != 2):
+        return {}
+    told = {folder: folder if way is None else _middles(folder, way)[0] for folder in folders}
+    splits = splits_of_folders(told.values())
+    return {folder: splits[value] for folder, value in told.items()} if splits else {}
+
+
+def splits_of_folders(names: Iterable[str]) -> dict[str, str]:
+    """Return the split of each folder, "" of those whose name tells none; empty if none tells one for sure.
+
+    Without `train`, or beside names that tell nothing, one name must be no more than a word for a split.
+    """
+
+    def is_plain(name: str) -> bool:
+        words = {*words_of(_split_text(name))} - _BESIDE - USUAL
+        return all(map(split_of_word, words)) and any(len(word) > 2 for word in words)
+
+    splits = {name: split_of_words(name) for name in names}
+    told = {*splits.values()}
+    whole = "train" in told and "" not in told
+    return splits if whole or (told & {"train", ""} and any(map(is_plain, splits))) else {}
 
 
 def _columns(paths: Sequence[str]) -> list[list[str]]:
@@ -220,11 +267,31 @@ def _middles(text: str, way: Way) -> tuple[str, ...]:
     return match.groups() if match else ()
 
 
+def _split_text(name: str) -> str:
+    """Return a name in small letters without accents, words apart that capitals divide."""
+    text = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower()
+
+
+def split_of_word(word: str) -> str:
+    """Return the split that a word means; empty if it means none."""
+    text = _split_text(word.strip()).replace(" ", "")
+    return SPLIT_WORDS.get(text) or SPLIT_WORDS.get(_SET.sub("", text), "")
+
+
+def splits_in(name: str) -> set[str]:
+    """Return the splits that the words of a name mean; both of `trainval`."""
+    words = _PART.findall(_split_text(name).replace("trainval", "train val"))
+    return {*map(split_of_word, words)} - {""}
+
+
 def split_of_words(name: str) -> str:
-    """Return the split that a word of a name means, as in `test_data`; empty if none does, or several."""
-    words = _PART.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
-    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
-    return splits.pop() if len(splits) == 1 else ""
+    """Return the split that a word of a name means, as in `test_data`; empty if none does, or several.
+
+    Training and validation together, as in `trainval`, train.
+    """
+    splits = splits_in(name)
+    return splits.pop() if len(splits) == 1 else "train" if splits == {"train", "validation"} else ""
 
 
 # --------------------------------------------------------------------------------------------------- bands

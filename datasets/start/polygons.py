@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,13 +18,19 @@ from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.colours import default_colours
 from segmenter.grid.labels import MAX_CLASSES
+from segmenter.raster import RasterInfo
+from segmenter.raster.ground import outlines
 
 from ..files import few
 from ..made import polygon_packages
 from .choice import Choice, nest_choices
 from .legends import LegendClass
 
-_USUAL = re.compile(r"[ck]las|[ck]ateg|typ|kind|label|land_?(use|cover)|name|cod|dlbm", re.IGNORECASE)
+_USUAL = re.compile(
+    r"[ck]las|[ck]ateg|typ|kind|label|cover|land_?use|name|cod|dlbm|crop|habitat|biotop|species|veget|"
+    r"nutzung|kultur|uso(?![^\W_])|usage|occupation",
+    re.IGNORECASE,
+)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 """Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
@@ -35,8 +42,12 @@ _MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
 """Polygons up to which their areas are compared, and the box that holds them."""
 
 
-def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None, dict[str, str]]:
+def polygon_choices(
+    root: Path, files: Sequence[str], images: Sequence[RasterInfo] = ()
+) -> Generator[Choice, None, dict[str, str]]:
     """Yield layer and attribute of the classes, the classes, and what lies outside, as empty files tell.
+
+    Before them comes the CRS, where files name none.
 
     Of several layers the one is taken whose attribute tells classes; if several do, it is asked.
 
@@ -48,6 +59,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
     """
     with polygon_packages():
         from segmenter.extras.vector_files.features import area_layers
+    yield from _crs_choice(root, files, images)
     layers, damaged = Counter[str](), dict[str, str]()
     for file in files:
         try:
@@ -81,6 +93,26 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Generator[Choice, None,
     yield choice
     yield from readings[first][0]
     return damaged
+
+
+def _crs_choice(root: Path, files: Sequence[str], images: Sequence[RasterInfo]) -> Iterator[Choice]:
+    """Yield the images' CRS for polygons without one, as in a shapefile without .prj, that lie on them."""
+    from segmenter.extras.vector_files.features import VectorFile
+
+    codes = {info.crs.to_epsg() for info in images if info.crs is not None}
+    corners = [each for each in outlines(images) if each is not None]
+    if len(codes) != 1 or None in codes or not corners:
+        return
+    points = np.concatenate(corners)
+    box = (*points.min(axis=0).tolist(), *points.max(axis=0).tolist())
+    for file in files:
+        with suppress(DatasetError):
+            vectors = VectorFile(root / file, None)
+            if vectors.crs is None and len(vectors.within(box).shape_F):
+                code = f"EPSG:{codes.pop()}"
+                why = f"{file} names no CRS, and its coordinates lie on the images in {code}"
+                yield Choice("dataset.vector.crs", code, why, "the CRS that its makers used")
+                return
 
 
 def file_of_classes(root: Path, files: Sequence[str]) -> str | None:
@@ -127,6 +159,14 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
     why = f"{counted(sum(counts), 'polygon')}: {shown}"
     made = [Choice("dataset.vector.attribute", attribute, why, others)]
     made += _classes_of(root, files, layer, attribute, values, counts)
+    alike = [name for name in order[1:] if all((name in each) == (attribute in each) for each in later)]
+    if alike and attribute in unusual:
+        rival = [Choice("dataset.vector.attribute", alike[0], "")]
+        rival += _classes_of(root, files, layer, alike[0], fitting[alike[0]], counts)
+        told = nest_choices(rival)["dataset"]
+        question = f"attribute {alike[0]} has {counted(len(fitting[alike[0]]), 'value')}: is it the classes?"
+        instead = {f"dataset.{key}": told[key] for key in ("vector", "classes")}
+        made[0] = replace(made[0], other="", question=question, instead=instead)
     return made, len(values) if attribute else 0
 
 

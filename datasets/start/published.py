@@ -49,6 +49,8 @@ _CODES = {
     ),
 }
 """Title: regular expression on both patterns, and classes. Source: the datasets' own descriptions."""
+_ANYONES = {"OpenEarthMap"}
+"""Lists of datasets whose folders anyone might have: they are asked, also where all codes are there."""
 _COLOURS = {
     "DeepGlobe": "#00ffff urban land, #ffff00 agriculture, #ff00ff rangeland, #00ff00 forest, #0000ff water, "
     "#ffffff barren, #000000 unknown",
@@ -121,7 +123,8 @@ def _naic2020(place: DataPlace) -> tuple[Choice, ...]:
 def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
     """Return the nearest list of a published dataset; an empty one if the files are of none that is known.
 
-    Colours tell a dataset by themselves, the fewest that the list lacks first; codes only with its names.
+    Colours tell a dataset by themselves, the fewest that the list lacks first; codes only with its names, two
+    thirds of them at least, and with a doubt unless all are there.
 
     Args:
         patterns: patterns of images and labels, in one text.
@@ -134,8 +137,14 @@ def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> 
         own = legend.by_value(colours=colours)
         lacking = len(wanted - own.keys())
         more = sum(not each.nowhere for value, each in own.items() if value not in wanted)
-        fits = max(lacking, more) <= _MOST_OTHERS
-        if fits if colours else 2 < len(wanted) == len(wanted & own.keys()) and re.search(marks, patterns):
+        if colours:
+            fits = max(lacking, more) <= _MOST_OTHERS
+        else:
+            fits = not lacking and 3 * len(wanted) >= 2 * len(own) and bool(re.search(marks, patterns))
+            if more or title in _ANYONES:
+                doubt = f"names of files and codes are as {title}'s: are these its classes?"
+                legend = replace(legend, doubt=doubt)
+        if fits:
             near.append((lacking, more, legend))
     near.sort(key=lambda each: each[:2])
     pure = colours and all(byte in (0, 255) for each in wanted for byte in each.to_bytes(3))

@@ -26,8 +26,11 @@ from segmenter.raster.masks import Masks
 from ..files import files_under, in_hash_order, stored_names
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
-_QUALITY = re.compile(r"(^|/)QI_DATA/|(?<![^\W_])(SCL|B?QA\d*|UDM2?|FMASK)(?![^\W_])", re.IGNORECASE)
-"""Layers of a satellite's product that tell which pixels are good."""
+_QUALITY = re.compile(
+    r"(^|/)(QI_DATA|SCL|B?QA\d*|UDM2?|FMASK)/|(?<![^\W_])(SCL|B?QA\d*|UDM2?|FMASK)(?![^\W_])[^/]*$",
+    re.IGNORECASE,
+)
+"""Layers of a satellite's product that tell which pixels are good: by their name, or their folder's."""
 _WINDOW, _THINNED = 1024, 256
 """Side of the window whose values are looked at, and of an image that is compared with others."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
@@ -46,6 +49,7 @@ class DataPlace:
         labels: expression for the relative paths of labels, if the user named them.
         looked: sight of the files looked at, by path.
         first: file of the first band of scenes of several files.
+        findings: what files tell that no setting takes in.
     """
 
     text: str
@@ -53,6 +57,7 @@ class DataPlace:
     labels: re.Pattern[str] | None = None
     looked: dict[str, Sight] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
 
     @property
     def root(self) -> Path:
@@ -202,14 +207,15 @@ def sort_files(place: DataPlace) -> tuple[list[str], list[str], list[str]]:
 
     Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
     numbers do not count. The first one whose groups are each of one kind is used. Labels that the user named
-    are not looked at, nor a product's layers of quality.
+    are not looked at, nor a product's layers of quality, unless all files seem to be such.
 
     Raises:
         DatasetError: no raster can be read.
     """
     rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in _RASTERS]
     vectors = [path for path in place.paths if is_vector(path)]
-    rest = [path for path in rasters if not (place.is_named(path) or _QUALITY.search(path))]
+    unnamed = [path for path in rasters if not place.is_named(path)]
+    rest = [path for path in unnamed if not _QUALITY.search(path)] or unnamed
     kinds = _kinds(place, rest)
     images = [path for path in rest if kinds.get(path) is False]
     if place.labels is None:

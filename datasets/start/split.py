@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import re
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, SegmenterError, counted
-from segmenter.base.files import compose_accents
+from segmenter.base.errors import DatasetError, counted
 from segmenter.config.datasets import BlocksConfig, FolderSplit
-from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
-from segmenter.grid.scenes import SPLITS, Scene
+from segmenter.grid.scenes import SPLITS
 from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import build_index
 
@@ -29,19 +23,11 @@ from ..files import few, found_in_paths, splits_of
 from .choice import Choice, nest_choices
 from .draft import Draft
 from .groups import ENOUGH, Groups, boxes
-from .legends import text_of
-from .names import SPLIT_WORDS, split_of_words
-from .sight import DataPlace
 
-_TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json")
-"""Endings of lists of scenes, as train.txt or val_list.txt, or of tables with a column of these words; and of
-files with such keys."""
 VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
 """Groups from which a test is held out besides: of fewer, it would cost more than an eighth."""
-_MOST_REMARKS = 4
-"""Remarks on lists of scenes."""
 _MOST_NAMED = 60
 """Groups held out that a recipe names; more are chosen by a hash."""
 _SEEDS, _LEAST_SEEDS, _MOST_HASHES = 64, 4, 1 << 17
@@ -122,24 +108,36 @@ def _held_out_groups(draft: Draft, groups: Groups) -> Iterator[Choice]:
     seed = _best_seed(cost, seeds) if by_hash else 0
     part_G = parts(seed) if by_hash else deal(counts_GK, wish, draft.recipe.seed)
     how, other = f"; {groups.how}", groups.other
+    question, instead = _question_of_dates(groups.asked, wish) if draft.folder else ("", {})
     if groups.regex:
-        yield Choice("dataset.split.group", groups.regex, groups.how, groups.other)
+        yield Choice("dataset.split.group", groups.regex, groups.how, groups.other, question, instead)
     if groups.names:
-        how, other = "", ""  # told already
+        how, other, question, instead = "", "", "", {}  # told already
     for part, (key, share) in enumerate(wish.settings.items(), 1):
         held = np.flatnonzero(part_G == part)
         free = scenes[np.isin(groups.of_S, held)].tolist()
         names = [groups.names[g] for g in held] if groups.names else free
         where, value = (key, share) if by_hash else (SPLITS[part], names)
         told = _part_sentence(counts_GK, part_G == part, draft.dataset.classes.names)
-        yield Choice(f"dataset.split.{where}", value, told + how, other)
-        how, other = "", ""
+        yield Choice(f"dataset.split.{where}", value, told + how, other, question, instead)
+        how, other, question, instead = "", "", "", {}
     if by_hash:
         yield Choice("dataset.split.seed", seed, f"the best of {seeds} for the classes")
     if groups.ground is not None and (torn := _overlapping_scenes(draft, groups.ground, part_G[groups.of_S])):
         left = nest_choices(draft.choices)["dataset"].get("split", {}).get("leave_out", [])
         why = f"{counted(len(torn), 'scene')} overlap what is held out"
         yield Choice("dataset.split.leave_out", sorted({*left, *torn}), why)
+
+
+def _question_of_dates(asked: Groups | None, wish: Wish) -> tuple[str, dict[str, Any]]:
+    """Return the question whether scenes whose names differ in dates show one place, and settings if so."""
+    if asked is None:
+        return "", {}
+    named, held = few(asked.names, 3), SPLITS[1 : wish.parts]
+    question = f"without dates, names tell {asked.count} places, as {named}: do equal ones show one place?"
+    shares = Wish.of(VALIDATION, TEST if "test" in held and asked.count >= TEST_FROM else 0.0).settings
+    settings: dict[str, Any] = {"group": asked.regex, **{split: [] for split in held}, **shares}
+    return question, {f"dataset.split.{key}": value for key, value in settings.items()}
 
 
 def _overlapping_scenes(draft: Draft, ground: NDArray[np.float64], part_S: Ints) -> list[str]:
@@ -169,7 +167,7 @@ def _part_sentence(counts_GK: Ints, own_G: NDArray[np.bool_], names: Sequence[st
 
 def longest_buffer(draft: Draft) -> float:
     """Return the largest radius of a model that lets blocks be cut inside scenes; infinite: none are cut."""
-    if not draft.folder or len(draft.free) < len(draft.infos) or not draft.groups.alone:
+    if not draft.folder or len(draft.free) < len(draft.infos) or not draft.groups.alone or draft.groups.asked:
         return math.inf
     return math.inf if draft.groups.count >= ENOUGH else _longest_side(draft) / _BUFFERS
 
@@ -226,77 +224,40 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
     yield Choice("dataset.split.seed", seed, f"of {_SEEDS}, keeps the classes in each part best")
 
 
-# ----------------------------------------------------------------------------------------------- lists
+# --------------------------------------------------------------------------------------------- folders
 
 
-def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]:
-    """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
-    keys = {scene.name: {scene.name, scene.name.lstrip("0")} for scene in scenes}
-    for scene in scenes:
-        for file in filter(None, (scene.image, scene.label)):
-            keys[scene.name].update(_keys(file.relative_to(place.root).as_posix()))
-    times = Counter(key for own in keys.values() for key in own)
-    called = {key: name for name, own in keys.items() for key in own if times[key] == 1}
-    named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
-    for path in place.paths:
-        with suppress(SegmenterError, ValueError, RecursionError):  # of no text, or none in JSON
-            for split, listed in _lists(place, path):
-                found = [_scenes_of_line(line, called) for line in listed]
-                if members := set().union(*found):
-                    named[split], files[split] = named[split] | members, f"named in {path}"
-                    if lost := found.count(set()):
-                        remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
-    words = {name: split_of_words(name) for name in keys}
-    if not named and "train" in words.values() and "" not in words.values():
-        for name, split in words.items():
-            named[split], files[split] = named[split] | {name}, "by a word of their names"
-    if free := sorted(keys.keys() - set().union(*named.values())):
-        remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
-    named["validation"] -= named["test"]
-    for split in ("validation", "test"):
-        if (members := named[split]) and len(named["validation"] | named["test"]) < len(keys):
-            if both := sorted(members & named["train"]):
-                remarks.insert(0, f"{few(both)} of them in train, too: held out")
-            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks[:_MOST_REMARKS]))
-            yield Choice(f"dataset.split.{split}", sorted(members), why)
-            remarks.clear()
+def folder_splits(splits: Mapping[str, Sequence[str]]) -> Iterator[Choice]:
+    """Yield validation and test that folders hold; folders that tell no split by their names are asked about.
 
+    Beside a folder of training alone they are the test, else they train.
 
-def _keys(path: str) -> tuple[str, ...]:
-    """Return the texts by which a list may name a file: its path, ends of it, and its name without ending."""
-    parts = compose_accents(path).replace("\\", "/").split("/")
-    return *("/".join(parts[i:]) for i in range(len(parts))), PurePosixPath(parts[-1]).stem
-
-
-def _scenes_of_line(line: str, called: Mapping[str, str]) -> set[str]:
-    """Return the scenes that a line names: as a whole, by cells or words; behind the first no numbers."""
-    for parts in ([line], re.split(r"\s*[,;\t]\s*", line), re.split(r"[\s,;]+", line)):
-        texts = [*parts[:1], *(text for text in parts[1:] if not text.isdecimal())]
-        if found := {called[key] for text in texts for key in _keys(text) if key in called}:
-            return found
-    return set()
-
-
-def _lists(place: DataPlace, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each split of a file, with the lines that name its scenes."""
-    stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
-    if ending in _TEXTS:
-        text = text_of(place.file(path)).replace('"', "")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if split := split_of_words(stem):
-            yield split, lines
-            return
-        for column in zip(*(re.split(r"[,;\t]", line) for line in lines[1:]), strict=False):
-            splits = [SPLIT_WORDS.get(cell.strip().lower(), "") for cell in column]
-            if "train" in splits and "" not in splits:
-                for split in dict.fromkeys(splits):
-                    yield split, [line for line, own in zip(lines[1:], splits, strict=True) if own == split]
-    elif ending in _TREES and (split_of_words(stem) or "split" in stem.lower()):
-        text = text_of(place.file(path))
-        data = json.loads(text) if ending == ".json" else parse(text, path)
-        for key, values in data.items() if isinstance(data, dict) else [(stem, data)]:
-            if isinstance(values, list) and (split := split_of_words(str(key))):
-                yield split, list(map(str, values))
+    Args:
+        splits: see `Patterns`.
+    """
+    held = {split: list(splits[split]) for split in ("validation", "test") if split in splits}
+    question, instead, others = "", dict[str, Any](), list(splits.get("", ()))
+    if others:
+        told = f"the names of {few(others, 3)} tell no split"
+        if not held:
+            held = {"test": others}
+            question, instead = f"{told}; they are held out beside training: do they train?", {"test": []}
+        elif "train" in splits:
+            question, instead = (
+                f"{told}; they train: are they a test?",
+                {"test": [*held.get("test", []), *others]},
+            )
+        else:
+            named = few([glob for globs in held.values() for glob in globs], 3)
+            question = f"{told}; they train, {named} is held out: is it a place like the others?"
+            instead = {split: [] for split in held}
+            if "validation" in held:
+                instead["validation_share"] = VALIDATION
+    for split, globs in held.items():
+        why = "the folders hold this split"
+        pasted = {f"dataset.split.{key}": value for key, value in instead.items()}
+        yield Choice(f"dataset.split.{split}", globs, why, question=question, instead=pasted)
+        question, instead = "", {}
 
 
 # ------------------------------------------------------------------------------------------------ deal

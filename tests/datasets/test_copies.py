@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from datasets.copies import prove_common
 from datasets.landmarks import Guess
 from datasets.leaks import AuditedScene, Leak, find_leaks
 from datasets.neighbours import borders_of, pictures_of
-from segmenter.grid.geometry import Size
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Scene
 from segmenter.raster import raster_info
+from tests.helpers import made_folders as made
 
 Image = NDArray[np.uint8]
 
@@ -32,8 +34,10 @@ def land(seed: int, size: tuple[int, int] = (300, 340)) -> Image:
     return (128 + 90 * np.asarray(grown)).clip(0, 255).astype(np.uint8)
 
 
-def stored(path: Path, image: Image, quality: int) -> Path:
-    """Write an image as PNG, or as JPEG of this quality."""
+def stored(path: Path, image: NDArray[Any], quality: int) -> Path:
+    """Write an image as PNG, as JPEG of this quality, or as GeoTIFF if it is of another type."""
+    if image.dtype != np.uint8:
+        return made.save(path.with_suffix(".tif"), image)
     kind = {"driver": "JPEG", "QUALITY": quality} if quality else {"driver": "PNG"}
     size = {"height": image.shape[0], "width": image.shape[1], "count": 3, "dtype": "uint8"}
     path = path.with_suffix(".jpg" if quality else ".png")
@@ -42,7 +46,7 @@ def stored(path: Path, image: Image, quality: int) -> Path:
     return path
 
 
-def leaks(folder: Path, *images: Image, quality: int = 0) -> list[Leak]:
+def leaks(folder: Path, *images: NDArray[Any], quality: int = 0) -> list[Leak]:
     """Return the leaks from the first image, which trains, to the others, which test, under odd names."""
     seen = []
     for i, image in enumerate(images):
@@ -74,6 +78,7 @@ COPIES: dict[str, Callable[[Image], Image]] = {
     "mirrored": lambda image: image[:, ::-1],
     "transposed": lambda image: image.transpose(1, 0, 2),
     "half as large": lambda image: smaller(image, 0.5),
+    "darker": lambda image: (image * 0.8 + 9).astype(np.uint8),
     "larger by half": lambda image: smaller(image[:257], 1.5),
 }
 
@@ -84,6 +89,39 @@ def test_copies_of_other_pixels_are_leaks(kind: str, seed: int, tmp_path: Path) 
     image = land(seed)
     (leak,) = leaks(tmp_path, image, np.ascontiguousarray(COPIES[kind](image)), land(seed + 100))
     assert {leak.first.name, leak.second.name} == {"q", "w"}
+
+
+UNITS: dict[str, tuple[str, float, float]] = {
+    "16-bit": ("uint16", 0, 40),
+    "negative numbers": ("int16", -3000, 20),
+    "decibels": ("float32", -25, 0.1),
+    "float from 0 to 1": ("float32", 0, 1 / 255),
+    "float from -1 to 1": ("float32", -1, 2 / 255),
+    "a tiny range": ("float32", 0, 1e-9),
+    "a small range far from 0": ("float32", 300, 1e-3),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("bands", [1, 3])
+def test_copies_are_leaks_in_any_unit(unit: str, bands: int, tmp_path: Path) -> None:
+    dtype, least, step = UNITS[unit]
+    for kind, change in list(COPIES.items())[::2]:
+        images = land(31), change(land(31)), land(131)
+        (folder := tmp_path / kind).mkdir()
+        values = [(least + step * image[..., :bands].astype(np.float64)).astype(dtype) for image in images]
+        found = leaks(folder, *(each[..., 0] if bands == 1 else each for each in values))
+        assert [{leak.first.name, leak.second.name} for leak in found] == [{"q", "w"}], kind
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1e-9, 3e5])
+def test_rounding_of_one_colour_proves_nothing(value: float) -> None:
+    plain = value * (1 + 1e-7 * np.random.default_rng(3).normal(size=(128, 128)))
+
+    def read(window: Window) -> NDArray[np.float32]:
+        return plain[window.slices()].astype(np.float32)
+
+    assert prove_common(Guess(0, 1, np.eye(2, 3), 4), (Size(128, 128), Size(128, 128)), (read, read)) is None
 
 
 SMALL: dict[str, Callable[[Image], Image]] = {

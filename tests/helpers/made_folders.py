@@ -75,3 +75,18 @@ def pairs_of(dataset: Dataset) -> set[tuple[str, str]]:
         for a, b in paths
         if b is not None
     }
+
+
+def two_folders(
+    root: Path, rng: np.random.Generator, count: int = 5, values: Any = (0, 1, 2), **options: Any
+) -> Path:
+    """Write images `im/s0.tif` … with labels `gt/s0.png` …, and return their folder."""
+    for i in range(count):
+        save(root / f"im/s{i}.tif", image(rng), **place(i * SIZE[1]))
+        save(root / f"gt/s{i}.png", label(values, shift=i), **options)
+    return root
+
+
+def by_key(choices: tuple[Choice, ...]) -> dict[str, Choice]:
+    """Return the choices by their keys."""
+    return {choice.key: choice for choice in choices}

@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -12,7 +11,6 @@ import shapely
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.start.choice import Choice
 from datasets.start.legends import find_legend
 from datasets.start.look import look
 from segmenter.base.errors import DatasetError
@@ -20,6 +18,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import SPLITS
 from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
+from tests.helpers.made_folders import by_key, two_folders
 from tests.helpers.refusals import refused
 
 Rng = np.random.Generator
@@ -39,18 +38,6 @@ TABLE = f"""<PAMDataset><PAMRasterBand band='1'><GDALRasterAttributeTable>
 {_ROWS}</GDALRasterAttributeTable></PAMRasterBand></PAMDataset>"""
 
 SLD = QML.replace("paletteEntry value", "ColorMapEntry quantity").replace("<qgis>", "<qgis xmlns='a:sld'>")
-
-
-def two_folders(root: Path, rng: Rng, count: int = 5, values: Any = (0, 1, 2), **options: Any) -> Path:
-    """Images `im/s0.tif` … with labels `gt/s0.png` …"""
-    for i in range(count):
-        made.save(root / f"im/s{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
-        made.save(root / f"gt/s{i}.png", made.label(values, shift=i), **options)
-    return root
-
-
-def by_key(choices: tuple[Choice, ...]) -> dict[str, Choice]:
-    return {choice.key: choice for choice in choices}
 
 
 def codes(classes: ClassMap) -> dict[str, int]:
@@ -468,7 +455,7 @@ def test_settings_name_no_classes(tmp_path: Path, rng: Rng, text: str) -> None:
     assert codes(made.planned(tmp_path)[2].classes) == {f"class {code}": code for code in range(3)}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "gb18030"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "gb18030"])
 def test_lists_are_read_as_windows_writes_them(tmp_path: Path, rng: Rng, encoding: str) -> None:
     names = (
         ["Grünland 2", "Straße, Weg", "Gehölz (Süd)"] if encoding != "gb18030" else ["耕地 2", "草地", "水"]
@@ -493,53 +480,6 @@ def test_a_list_may_hold_any_text(text: str, more: str) -> None:
         assert all(entry.name == " ".join(entry.name.split()) for entry in legend.entries)
 
 
-def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    (tmp_path / "train.txt").write_text("s0\ns3\ns4\n")
-    (tmp_path / "val.txt").write_text("im/s2.tif gt/s2.png\n")
-    (tmp_path / "test.txt").write_text("s1.tif\n\n")
-    dataset = made.planned(tmp_path)[2]
-    assert {scene.name: scene.split for scene in dataset.scenes} == {
-        **dict.fromkeys(("s0", "s3", "s4"), "train"),
-        "s2": "validation",
-        "s1": "test",
-    }
-
-
-@pytest.mark.parametrize("line", ["x {}", "im/x {}.png 7", "sar/y{}.tif, gt/x {}.png", "x 1,x {}"])
-def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
-    tmp_path: Path, rng: Rng, line: str
-) -> None:
-    for i in range(1, 9):
-        made.save(tmp_path / f"im/x {i}.png", made.image(rng))
-        made.save(tmp_path / f"gt/x {i}.png", made.label([0, 1, 2], shift=i))
-    (tmp_path / "val.txt").write_text("\n".join(line.format(i, i) for i in (1, 3)))
-    assert {scene.name for scene in made.planned(tmp_path)[2].of("validation")} == {"x 1", "x 3"}
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("metadata.csv", "id,split,image\n0,train,s0/image.tif\n1,Valid,s1/image.tif\n2,train,s2/image.tif"),
-        ("tiles.csv", '"tile";"set"\n"s0";"train"\n"s1";"val"\n"s2";"train"'),
-        ("splits.json", '{"train": ["s0/image.tif", "s2/image.tif"], "val": ["s1/image.tif"]}'),
-        ("val.json", '["s1/label.tif"]'),
-        ("val.csv", "image,label\n/home/me/d/s1/image.tif,/home/me/d/s1/label.tif"),
-        ("val.txt", "D:\\d\\s1\\image.tif"),
-    ],
-)
-def test_lists_have_columns_keys_and_paths_of_another_machine(
-    tmp_path: Path, rng: Rng, file: str, text: str
-) -> None:
-    for i in range(3):
-        made.save(tmp_path / f"s{i}/image.tif", made.image(rng))
-        made.save(tmp_path / f"s{i}/label.tif", made.label([0, 1, 2], shift=i))
-    (tmp_path / file).write_text(text)
-    choices, _, dataset = made.planned(tmp_path)
-    assert {scene.name for scene in dataset.of("validation")} == {"s1"}
-    assert file in by_key(choices)["dataset.split.validation"].reason
-
-
 @pytest.mark.parametrize("words", [("tr", "val", "ts"), ("TrainSet", "EvalSet", "HoldSet")])
 def test_folders_tell_the_split_by_many_words(tmp_path: Path, rng: Rng, words: tuple[str, ...]) -> None:
     for word in words:
@@ -547,21 +487,6 @@ def test_folders_tell_the_split_by_many_words(tmp_path: Path, rng: Rng, words: t
     dataset = made.planned(tmp_path)[2]
     for word, split in zip(words, SPLITS, strict=True):
         assert {scene.split for scene in dataset.scenes if word in scene.image.parts} == {split}
-
-
-def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(
-    tmp_path: Path, rng: Rng
-) -> None:
-    for i in range(1, 6):
-        made.save(tmp_path / f"images/{i:03}_image.png", made.image(rng))
-        made.save(tmp_path / f"annotations/{i:03}_annotation.png", made.label([0, 1, 2], shift=i))
-        made.save(tmp_path / f"masks/{i:03}_mask.png", made.label([0, 1], shift=i))
-    (tmp_path / "train_test_split.yaml").write_text("train: [1, 2, 4]\ntest: [3, 4, 5]\n")
-    choices, _, dataset = made.planned(tmp_path)
-    assert {scene.name for scene in dataset.of("test")} == {"003", "004", "005"}
-    assert "004 of them in train, too" in by_key(choices)["dataset.split.test"].reason
-    assert by_key(choices)["dataset.labels"].value == "annotations/{name}_annotation.png"
-    assert "masks" in by_key(choices)["dataset.labels"].other
 
 
 def test_palettes_that_agree_give_colours_and_those_that_differ_give_classes(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from datasets.made import MadeFilesError
+from segmenter.base.errors import DatasetError
 from segmenter.raster import LabelRaster, raster_info
 from tests.helpers import made_folders as made
 from tests.helpers.refusals import refused
@@ -198,3 +199,20 @@ def test_more_than_a_fifth_of_scenes_cut_short_is_no_plan(tmp_path: Path, rng: n
     with refused(MadeFilesError) as raised:
         made.planned(tmp_path)
     assert (set(raised.value.faults), raised.value.scenes) == ({"t3", "t5"}, 7)
+
+
+@pytest.mark.parametrize(("gone", "planned"), [(("t3_B04",), True), (("t3_B04", "t5_B03"), False)])
+def test_a_scene_that_lacks_a_file_is_left_out_unless_they_are_many(
+    gone: tuple[str, ...], planned: bool, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    folder = _bands(tmp_path, rng).parent
+    for name in gone:
+        (folder / f"{name}.tif").unlink()
+    if not planned:
+        with refused(DatasetError):
+            made.planned(tmp_path)
+        return
+    choices, _, dataset = made.planned(tmp_path)
+    left = {choice.key: choice for choice in choices}["dataset.split.leave_out"]
+    assert (left.value, len(dataset.scenes)) == (["t3"], 6)
+    assert "B04" in left.left

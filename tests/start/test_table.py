@@ -6,6 +6,7 @@ their siblings, made otherwise. Published layouts are in `test_layouts` and `tes
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,11 @@ YOLO = "path: data\nnc: 3\nnames: [roof, road, water]\n"
 SHIFTED = {1: "roof", 2: "road", 3: "water"}
 PLANET = ("2022010{}_1010_3B_AnalyticMS_SR.tif", "2022010{}_1010_3B_udm2.tif", "2022010{}_1010_label.tif")
 UNNAMED = {code: f"class {code}" for code in (1, 2, 3)}
+
+PERMUTED = {3: "forest", 1: "road", 2: "water"}
+NAMES = ["Wald, Laub", "Wald, Nadel", *(f"k{code}" for code in range(3, 13))]
+CATEGORIES = [{"id": code, "name": name} for code, name in enumerate(NAMES, 1)]
+COCO = json.dumps({"licenses": [{"id": 1, "name": "CC BY 4.0"}], "categories": CATEGORIES})
 
 TABLE: dict[str, Row] = {
     # kinds of labels
@@ -232,6 +238,97 @@ TABLE: dict[str, Row] = {
         "right",
         {"names": UNNAMED},
         legends.is_of_classes,
+    ),
+    "codes among measures by their title": Row(
+        to.listed(
+            "classes.csv",
+            "code;name;percent;polygons\n3;forest;40;120\n1;road;10;80\n2;water;50;60\n",
+            shift=1,
+        ),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes among measures behind the names": Row(
+        to.listed(
+            "classes.csv", "name,code,count,share\nforest,3,40,120\nroad,1,10,80\nwater,2,50,60\n", shift=1
+        ),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes before a name and measures, no titles": Row(
+        to.listed("classes.csv", "3;forest;40;120\n1;road;10;80\n2;water;50;60\n", shift=1),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes beside the index of pandas": Row(
+        to.listed("classes.csv", ",name,code\n0,forest,3\n1,road,1\n2,water,2\n", shift=1),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes beside a saved index, by tabs": Row(
+        to.listed(
+            "classes.tsv", "Unnamed: 0\tname\tlabel\n1\tforest\t3.0\n2\troad\t1.0\n3\twater\t2.0\n", shift=1
+        ),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes beside the row numbers of R": Row(
+        to.listed("classes.csv", '"name","code"\n"1","forest",3\n"2","road",1\n"3","water",2\n', shift=1),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes behind colours in columns": Row(
+        to.listed(
+            "classes.csv",
+            "class,red,green,blue,value\nforest,1,2,3,3\nroad,2,5,6,1\nwater,3,8,9,2\n",
+            shift=1,
+        ),
+        "right",
+        {"names": PERMUTED},
+    ),
+    "codes of which one does not occur, beside numbers of rows that all do": Row(
+        to.listed("classes.csv", ",name,code\n0,roof,1\n1,road,2\n2,water,3\n"),
+        "asked",
+        {"names": {0: "background", 1: "roof", 2: "road"}},
+        instead={"names": {0: "roof", 1: "road", 2: "water"}},
+    ),
+    "two columns of numbers that may be codes": Row(
+        to.listed("classes.csv", "id,name,code\n1,forest,3\n2,road,1\n3,water,2\n", shift=1),
+        "asked",
+        {"names": PERMUTED},
+        instead={"names": {1: "forest", 2: "road", 3: "water"}},
+    ),
+    "three numbers without titles, the first ones the codes": Row(
+        to.listed("classes.csv", "forest,3,40,120\nroad,1,10,80\nwater,2,50,60\n", shift=1),
+        "asked",
+        {"names": PERMUTED},
+        instead={"names": {1: "forest", 2: "road", 3: "water"}},
+    ),
+    "COCO's categories, not its licences": Row(
+        to.listed("coco.json", COCO, shift=1),
+        "right",
+        {"names": {1: "Wald, Laub", 2: "Wald, Nadel", 3: "k3"}},
+    ),
+    "a title above names alone": Row(
+        to.listed("classes.csv", "class\nroof\nroad\nwater\n"),
+        "right",
+        {"names": {0: "roof", 1: "road", 2: "water"}},
+        legends.codes_of_names,
+    ),
+    "commas within names, by semicolons": Row(
+        to.listed("classes.csv", "1;Wald, Laub\n2;Wald, Nadel\n3;Wasser\n", shift=1),
+        "right",
+        {"names": {1: "Wald, Laub", 2: "Wald, Nadel", 3: "Wasser"}},
+    ),
+    "commas within names, by tabs": Row(
+        to.listed("classes.txt", "1\tWald, Laub\n2\tWald, Nadel\n3\tWasser\n", shift=1),
+        "right",
+        {"names": {1: "Wald, Laub", 2: "Wald, Nadel", 3: "Wasser"}},
+    ),
+    "commas within names, by spaces": Row(
+        to.listed("classes.txt", "1 Wald, Laub\n2 Wald, Nadel\n3 Wasser\n", shift=1),
+        "right",
+        {"names": {1: "Wald, Laub", 2: "Wald, Nadel", 3: "Wasser"}},
     ),
     # zeros, fill and nodata
     "13 heights of 0 on the ground": Row(
