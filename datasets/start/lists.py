@@ -21,6 +21,7 @@ from .choice import Choice
 from .legends import text_of
 from .names import SPLIT_WORDS, split_of_word, split_of_words, splits_in
 from .sight import DataPlace
+from .split import folder_splits
 
 _TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json", ".geojson")
 """Endings of lists of scenes, as train.txt or val_list.txt, or of tables with a column of these words; and of
@@ -41,6 +42,18 @@ Called = Mapping[str, str]
 """Text of a list → scene that it names."""
 Listed = tuple[str, str]
 """Split, and a text that names a scene."""
+
+
+def told_splits(
+    place: DataPlace, folders: Mapping[str, Sequence[str]], scenes: Sequence[Scene]
+) -> Iterator[Choice]:
+    """Yield the split that folders tell, or lists; lists before folders of which some tell none.
+
+    Args:
+        folders: see `Patterns.splits`.
+    """
+    held = [] if "" in folders else list(folder_splits(folders))
+    yield from held or list(listed_splits(place, scenes)) or folder_splits(folders)
 
 
 def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]:

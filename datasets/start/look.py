@@ -27,13 +27,12 @@ from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_c
 from .folder_facts import find_pairs, refuse_sheets
 from .headers import Damaged, SeenScene, headers, unreadable
 from .legends import find_legend
-from .lists import listed_splits
+from .lists import told_splits
 from .names import Patterns
 from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published_legend, published_settings
 from .sight import DataPlace, drivers_of, place_of
-from .split import folder_splits
 from .values import LabelValues, Tally, count_values, whereabouts
 
 _LEAVE_OUT = "dataset.split.leave_out"
@@ -183,10 +182,7 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     if left:
         told = _describe_left_out(root, len(seen) + len(lacking), left)
         yield Choice(_LEAVE_OUT, sorted(left), told, left=told)
-    held = [] if "" in facts.splits else list(folder_splits(facts.splits))
-    yield from (
-        held or list(listed_splits(place, [each.scene for each in used])) or folder_splits(facts.splits)
-    )
+    yield from told_splits(place, facts.splits, [each.scene for each in used])
 
 
 def _refuse_sheets(place: DataPlace, dataset: Dataset) -> None:

@@ -102,10 +102,8 @@ LAYOUTS: dict[str, list[tuple[str, str]]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
-    folder, codes = tmp_path / "data", [1, 2, 5]
     ends = {"LoveDA": (1, 8), "CamVid": (0, 11), "OpenEarthMap": (1, 9), "FLAIR": (1, 20)}
-    if name in ends:
-        codes = list(range(*ends[name]))
+    folder, codes = tmp_path / "data", list(range(*ends[name])) if name in ends else [1, 2, 5]
     for n, (image, label) in enumerate(LAYOUTS[name]):
         drawn = made.label(codes, shift=n)
         if name == "DeepGlobe":
