@@ -126,7 +126,7 @@ def test_kill_9_and_on_with_a_network(
     def ended(folder: str, *program: str) -> int:
         command = [sys.executable, *(program or ("predict.py",)), str(run_path), str(source)]
         command += ["--output", str(tmp_path / folder), *options]
-        return subprocess.run(command, cwd=Path(predict.__file__).parent, check=False).returncode
+        return subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode
 
     for kept in (1 << 20, 1 << 24):
         killed = ended("maps", "-c", KILLS_ITSELF, str(tmp_path / "maps" / ".a.tif.partial"), str(kept))

@@ -79,7 +79,7 @@ def validated(
         total = validate(run, predict, dataset, examples, scales, going=check)
         by_scale = {scale: confusion.matrix.tolist() for scale, (confusion, _) in scales._found.items()}
         pictures = [
-            (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)
+            (e.title, e.label_HW.tobytes(), e.map_HW.tobytes()) for e in examples.read(dataset)
         ]
         blocks = [each.blocks and each.blocks.counts.tolist() for each in scales.scenes]
         return (total.matrix.tolist(), by_scale, pictures, blocks), [len(each) for each in batches]
