@@ -78,9 +78,7 @@ def validated(
         scales, examples = GsdConfusions(classes), Examples()
         total = validate(run, predict, dataset, examples, scales, going=check)
         by_scale = {scale: confusion.matrix.tolist() for scale, (confusion, _) in scales._found.items()}
-        pictures = [
-            (e.title, e.label_HW.tobytes(), e.map_HW.tobytes()) for e in examples.read(dataset)
-        ]
+        pictures = [(e.title, e.label_HW.tobytes(), e.map_HW.tobytes()) for e in examples.read(dataset)]
         blocks = [each.blocks and each.blocks.counts.tolist() for each in scales.scenes]
         return (total.matrix.tolist(), by_scale, pictures, blocks), [len(each) for each in batches]
 
