@@ -19,10 +19,10 @@ from segmenter.base.files import read_regular
 from segmenter.config.reading import parse
 
 from .names import split_of_words
-from .tables import ASKED, CODE, LETTER, TitledTable, divider_of, hex_value, rgb_value
+from .tables import ASKED, CODE, LETTER, LONGEST_LINE, TitledTable, divider_of, hex_value, rgb_value
 
 _ENDING = re.compile(r"\.(qml|sld|clr|txt|csv|xml|tsv|json|emd|ya?ml|names|vat\.dbf)$", re.I)
-_MOST_BYTES, _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 2000, 60, 5
+_MOST_BYTES, _MOST_LINES, _LONGEST_NAME, _MOST_WORDS = 1 << 20, 300, 60, 5
 _CELLS = r"[:=](?=[\s\d])|(?<=\d)\s+(?=\d)"
 _SPACES = r"|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{6})\s+"
 """Dividers of cells beside that of the table: in tables no space beside a word, else that, too."""
@@ -300,7 +300,7 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
     with suppress(ValueError, RecursionError, SegmenterError):
         data = parse(text, file) if file.lower().endswith((".yaml", ".yml")) else json.loads(text)
         text = "\n".join(_of_json(data))
-    lines = [line.rstrip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
+    lines = [line.rstrip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
     divider = divider_of(lines)
     table = None if _TREE.search(file) else TitledTable.of(lines, divider)
     if table and (titled := _of_titled(file, table, values, number)):

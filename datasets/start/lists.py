@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Scene
 from ..files import few
 from .choice import Choice
 from .legends import text_of
-from .names import SPLIT_WORDS, split_of_word, split_of_words, splits_in
+from .names import SET_ENDINGS, SPLIT_WORDS, split_of_word, split_of_words, splits_in
 from .sight import DataPlace
 from .split import folder_splits
 
@@ -28,9 +28,7 @@ _TEXTS, _TREES = (".txt", ".lst", ".csv", ".tsv"), (".yaml", ".yml", ".json", ".
 files with such keys or values."""
 _PARTS = re.compile(r"split|fold|partition|phase|stage|usage|role|(sub)?set", re.I)
 """Titles of columns, or names of files, of words of splits."""
-_TELLS = re.compile(
-    rf"(?<![A-Za-z])(?i:{'|'.join(SPLIT_WORDS)})(?i:data(set)?|s?daten|sets?|s?menge)?(?![a-z])"
-)
+_TELLS = re.compile(rf"(?<![A-Za-z])(?i:(?:{'|'.join(SPLIT_WORDS)}){SET_ENDINGS}?)(?![a-z])")
 """Words of splits in any text."""
 _WORD = re.compile(r"[^\s,;:=|\"'\[\]{}()]+")
 _TRAIN, _SHARE = "train", 0.2
@@ -169,10 +167,8 @@ def _named_scenes(
 
 def _scenes_beside_words(text: str, called: Called) -> set[str]:
     """Return the scenes that a text names, none by a number, if it has words of splits, too."""
-    words = {*_WORD.findall(text)}
-    if not any(
-        word.lower() in SPLIT_WORDS.keys() - {"valid"} for word in words
-    ):  # which tells of quality, too
+    words, told = {*_WORD.findall(text)}, SPLIT_WORDS.keys() - {"valid"}  # which tells of quality, too
+    if told.isdisjoint(word.lower() for word in words):
         return set()
     return {called[key] for word in words if not word.isdecimal() for key in _keys(word) if key in called}
 

@@ -28,8 +28,8 @@ _WORDS_OF = {
 }
 SPLIT_WORDS = {word: split for split, words in _WORDS_OF.items() for word in words.split()}
 """Words in names of folders, lists and files → split, without accents."""
-_SET = re.compile(r"(s?daten(satz)?|data(set)?|sets?|s?menge)$")
-"""Ending of such a word that tells no more, as in `trainset`."""
+SET_ENDINGS = r"(?:s?daten(?:satz)?|data(?:set)?|sets?|s?menge)"
+"""Endings of such a word that tell no more, as in `trainset`."""
 _BESIDE = {"data", "dataset", "set", "daten", "area", "areas", "tiles", "split"}
 """Words beside such a word that make a folder's name no other one."""
 USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
@@ -276,7 +276,7 @@ def _split_text(name: str) -> str:
 def split_of_word(word: str) -> str:
     """Return the split that a word means; empty if it means none."""
     text = _split_text(word.strip()).replace(" ", "")
-    return SPLIT_WORDS.get(text) or SPLIT_WORDS.get(_SET.sub("", text), "")
+    return SPLIT_WORDS.get(text) or SPLIT_WORDS.get(re.sub(f"{SET_ENDINGS}$", "", text), "")
 
 
 def splits_in(name: str) -> set[str]:

@@ -47,9 +47,8 @@ def polygon_choices(
 ) -> Generator[Choice, None, dict[str, str]]:
     """Yield layer and attribute of the classes, the classes, and what lies outside, as empty files tell.
 
-    Before them comes the CRS, where files name none.
-
-    Of several layers the one is taken whose attribute tells classes; if several do, it is asked.
+    The CRS comes before them, where files name none and lie on the images. Of several layers the one is taken
+    whose attribute tells classes; if several do, it is asked.
 
     Returns:
         File that cannot be read → reason.

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
+LONGEST_LINE = 2000
+"""Letters of a line that are read."""
 LETTER = re.compile(r"[^\W\d]")
 _HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
 _OF_CLASS = r"([ck]lass|label|[ck]ateg|train|land_?(use|cover))\w*"
@@ -43,7 +45,8 @@ def divider_of(lines: Sequence[str]) -> str:
 
 def cells_of(line: str, divider: str) -> list[str]:
     """Return the cells of a line, without spaces around them; quoted ones may have the divider."""
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=divider, skipinitialspace=True), [])]
+    short = [line[:LONGEST_LINE]]  # csv raises at cells of 131,072 letters
+    return [cell.strip() for cell in next(csv.reader(short, delimiter=divider, skipinitialspace=True), [])]
 
 
 def hex_value(text: str) -> int | None:

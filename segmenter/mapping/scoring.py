@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from segmenter.base.bars import Bar
 from segmenter.base.errors import ScoreError, SegmenterError, plain
 from segmenter.base.files import read_regular
-from segmenter.base.sealed import json_object
-from segmenter.base.terminal import fit_table, say
+from segmenter.base.sealed import digest, json_object
+from segmenter.base.terminal import fit_table
 from segmenter.evaluation.bootstrap import forget_blocks
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.intervals import INTERVAL
@@ -51,31 +52,43 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
         outcome.add_score(job, scorer)
 
 
-def note_scores(call: Call) -> None:
-    """Note the files of scores in the journal, so that they can be removed with their maps."""
+def note_scores(call: Call, outcome: Outcome) -> None:
+    """Note in the journal which maps the files of scores are of: they go when these are replaced."""
     from segmenter.mapping.folder.journal import file_facts  # brings rasterio
 
+    maps = _state_of_maps(call, [job.output.name for job, _ in outcome.each])
     for name in SCORE_FILES:
-        call.journal.settle({"scores": name}, file_facts(call.request.output / name))
+        facts = file_facts(call.request.output / name)
+        call.journal.settle({"scores": name}, {**facts, "maps": maps})
     call.journal.flush()
 
 
-def remove_stale_scores(call: Call, outcome: Outcome) -> None:
-    """Remove the scores of earlier calls if a map that they are of is replaced, unless they were changed."""
+def remove_stale_scores(call: Call) -> list[Path]:
+    """Remove the scores of earlier calls if a map that they are of was replaced; return the files.
+
+    Those that were changed by others stay.
+    """
     from segmenter.mapping.folder.journal import file_facts  # brings rasterio
 
     files = [call.request.output / name for name in SCORE_FILES]
-    with contextlib.suppress(OSError, SegmenterError, AttributeError):
-        scored = (json_object(read_regular(files[0], MOST_BYTES)) or {}).get("per_scene", {})
-        replaced = {each.get("map") for each in scored.values()} & {
-            job.output.name for job in outcome.written
-        }
-        own = [path for path in files if call.journal.settings({"scores": path.name}) == file_facts(path)]
-        if replaced and own:
-            for path in own:
+    noted = {path: call.journal.settings({"scores": path.name}) or {} for path in files}
+    removed: list[Path] = []
+    with contextlib.suppress(OSError, SegmenterError, AttributeError, TypeError, KeyError):
+        if not noted[files[0]]:
+            return removed
+        scored = (json_object(read_regular(files[0], MOST_BYTES)) or {})["per_scene"]
+        maps = _state_of_maps(call, [each["map"] for each in scored.values()])
+        for path in files:
+            if noted[path].get("maps") != maps and file_facts(path).items() <= noted[path].items():
                 path.unlink()
-            if not outcome.each:
-                say(plain(f"{own[0]}: was of maps that are made anew, and is removed"))
+                removed.append(path)
+    return removed
+
+
+def _state_of_maps(call: Call, names: Iterable[str]) -> str:
+    """Return a digest of the maps of these names as the journal has them."""
+    entries = ((name, call.journal.find(name.rpartition(".")[0])) for name in sorted(names))
+    return digest({name: None if entry is None else entry.outputs.get(name) for name, entry in entries})
 
 
 def count_further(outcome: Outcome, scoring: Scoring) -> None:

@@ -366,7 +366,7 @@ def _tell_written(outcome: Outcome, folder: Path) -> None:
 def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[SegmenterError]:
     """Write and print the scores of all labelled maps; return errors of labels."""
     score_kept(outcome, call.style)
-    remove_stale_scores(call, outcome)
+    removed = remove_stale_scores(call)
     if scoring is not None:
         count_further(outcome, scoring)
     failures: list[SegmenterError] = [
@@ -376,7 +376,9 @@ def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[Segmen
     try:
         if outcome.each and scoring is not None:
             say(write_scores(outcome, scoring))
-            note_scores(call)
+            note_scores(call, outcome)
+        elif removed:
+            say(plain(f"{removed[0]}: was of maps that are made anew, and is removed"))
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
     return failures

@@ -92,7 +92,7 @@ def test_windows_that_cut_blocks_change_nothing() -> None:
 
 
 def test_what_is_kept_of_a_scene_grows_with_the_classes_that_its_blocks_show() -> None:
-    """Of 60 classes, blocks show one: else a large scene would need a gigabyte at the end of its training."""
+    """Blocks show one of 60 classes: else a large scene would need a gigabyte at the end of its training."""
     losses, blocks = BlockLosses(SIDE, 60), 400
     row, col = (each.reshape(-1) for each in np.indices((SIDE, SIDE * blocks)))
     values = np.full((row.size, 60), 1 / 60, np.float32)

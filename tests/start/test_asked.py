@@ -1,4 +1,4 @@
-"""What names and places of a stranger's files do not prove is asked, refused or set aside with a word."""
+"""Names and places of a stranger's files that prove nothing are asked about, refused or set aside."""
 
 from pathlib import Path
 

@@ -135,6 +135,29 @@ def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(
     assert "masks" in by_key(choices)["dataset.labels"].other
 
 
+def test_files_that_are_no_lists_change_nothing(tmp_path: Path, rng: Rng) -> None:
+    """Noise, broken JSON, texts of other encodings, and a cell that is longer than what csv reads."""
+    for i in range(4):
+        made.save(tmp_path / f"im/s{i}.tif", made.image(rng))
+        made.save(tmp_path / f"gt/s{i}.tif", made.label([0, 1, 2], shift=i))
+    chosen = nest_choices(made.planned(tmp_path)[0])["dataset"]
+    files = {
+        "train.txt": rng.bytes(3000),
+        "val.csv": b"\xff\xfe" + rng.bytes(501),
+        "split.json": b"[" * 100_000,
+        "splits.yaml": b"a: &a [*a]\n",
+        "classes.csv": b"\x00c\x00o",
+        "test.txt": b"s1\0s2\r\n\0s3",
+        "classes.json": b'{"categories": [{"id": 1e400, "name": ["x"]}], "classes": 3}',
+        "tiles.geojson": b'{"features": null}',
+        "names.tsv": b"name\tcode\n" + b"x" * 200_000 + b"\t1\n",
+        "codes.csv": "name,code\nb,\uff11\nc,\u00b2\n".encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert nest_choices(made.planned(tmp_path)[0])["dataset"] == chosen
+
+
 @pytest.mark.parametrize(("files", "held"), [(("trainval", "test"), {"s4"}), (("trainval",), {"s4"})])
 def test_training_and_validation_in_one_list_train_together(
     tmp_path: Path, rng: Rng, files: tuple[str, ...], held: set[str]

@@ -118,9 +118,10 @@ def run_of_findings(path: Path) -> tuple[str, str | None]:
     """
     try:
         with database(path) as file:
-            run, root = file.execute("SELECT run, root FROM runs").fetchone()
-            return str(run), root
-    except (sqlite3.Error, TypeError):
+            found = file.execute("SELECT * FROM runs")
+            row = dict(zip((column[0] for column in found.description), found.fetchone(), strict=True))
+            return str(row["run"]), row.get("root")  # earlier versions noted no root
+    except (sqlite3.Error, TypeError, KeyError):
         raise DatasetError(
             path, expected="the run in its table runs", got="none", remedy="review anew"
         ) from None

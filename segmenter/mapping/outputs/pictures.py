@@ -98,13 +98,15 @@ class RemoveStalePictures(Finisher):
     """Finisher of calls without pictures: removes those that earlier calls drew of maps that are replaced."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
-        """Remove the pictures of older maps, unless they were changed."""
+        """Remove pictures that are older than their maps, unless they were changed."""
         from segmenter.mapping.folder.journal import file_facts  # brings rasterio
 
-        for job in outcome.written:
+        for job in (*outcome.written, *outcome.kept):
+            if _is_newer(_view(job), job.output):
+                continue
             drawn = call.journal.settings(_picture_entry(job))
             with contextlib.suppress(OSError):
-                if drawn is not None and {**file_facts(_view(job)), "label": drawn["label"]} == drawn:
+                if drawn is not None and file_facts(_view(job)).items() <= drawn.items():
                     _view(job).unlink()
         return []
 
@@ -212,10 +214,14 @@ def _label(job: MapJob) -> str | None:
 def _is_current(call: Call, job: MapJob) -> bool:
     """Return whether a picture of a map and this label exists that is newer than both."""
     drawn = call.journal.settings(_picture_entry(job))
-    if drawn is None or drawn["label"] != _label(job):
+    if drawn is None or drawn.get("label", "") != _label(job):  # earlier versions did not note it
         return False
-    shown = [path for path in (job.output, job.label) if path is not None]
+    return _is_newer(_view(job), *filter(None, (job.output, job.label)))
+
+
+def _is_newer(path: Path, *others: Path) -> bool:
+    """Return whether a file exists that is newer than others."""
     try:
-        return _view(job).stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)
+        return path.stat().st_mtime_ns > max(other.stat().st_mtime_ns for other in others)
     except OSError:
         return False

@@ -260,6 +260,13 @@ def test_findings_are_answered_in_a_page_and_seen_in_image_and_label(reviewed: A
     assert [one.reference for one in answered_findings(path)][:2] == [first.label, ""]
 
 
+def test_findings_that_say_no_root_are_of_the_run_as_it_is(reviewed: Any) -> None:
+    *_, path = reviewed()
+    changed(path, "ALTER TABLE runs DROP COLUMN root")
+    with routes_of(Wanted((path,))) as routes, served(routes) as server:
+        assert "--root" not in PageClient(server).get("state?page=one")["done"]
+
+
 def test_findings_of_an_earlier_version_are_refused(reviewed: Any) -> None:
     *_, path = reviewed()
     changed(path, "ALTER TABLE review DROP COLUMN reference")
