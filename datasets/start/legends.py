@@ -319,7 +319,8 @@ def legend_of(file: str, text: str, values: Sequence[int] = (), number: int = 0)
         lines = lines[bool(_TITLE.fullmatch(lines[0])) :] if lines else []
     codes = len(set(values) - {0, 255})
     near = len(values) > 1 and codes <= len(lines) <= 2 * len(values) + 2  # some classes may not occur
-    if not entries and near and all(re.fullmatch(r"(__)?[^\W\d][^/\\.,;:]*", x) for x in lines):
+    texts = all(re.fullmatch(r"(__)?[^\W\d][^/\\.,;:]*", x) and len(x) <= _LONGEST_NAME for x in lines)
+    if not entries and near and texts:
         return _by_order(file, [LegendClass(_name(line)) for line in lines], values)
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 
