@@ -162,6 +162,27 @@ def test_one_device_is_keras(case: str, training: bool) -> None:
         assert off(ours[name], value) <= EXACT, name
 
 
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("case", ["images", "no scale", "no centre"])
+@pytest.mark.parametrize(("mean", "limit"), [(0, 3e-5), (600, 5e-3)])
+def test_one_device_in_float32_is_keras_in_float64(mean: int, limit: float, case: str, xla: bool) -> None:
+    """One kernel computes the gradient there; a mean of 200 deviations takes two of seven digits."""
+    import tensorflow as tf
+
+    x = images((3, 33, 41, 5), "float32") + np.float32(mean)
+    exact = alone("keras", x.astype(np.float64), **CASES[case])
+    layer = layer_of("ours", x.shape, **CASES[case], dtype="float32")
+    found = tf.function(lambda x: share(layer, x, True), jit_compile=xla)(tf.constant(x))
+    for name in found:
+        assert off(found[name].numpy().astype(np.float64), exact[name]) <= limit, name
+
+
+def test_one_device_without_an_image_has_no_gradient() -> None:
+    found = alone("ours", images((0, 6, 7, 5), "float32"), dtype="float32")
+    assert found["weights"].shape == (10,)
+    assert (found["weights"] == 0).all()
+
+
 @pytest.mark.parametrize("split", SPLITS)
 def test_replicas_are_one_device(four_replicas: list[str], split: str) -> None:
     x = images((8, 6, 7, 5))
