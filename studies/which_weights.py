@@ -3,7 +3,7 @@
     python -m studies.which_weights --dubai DIR --work DIR    all trainings, one by one
     python -m studies.which_weights --page                    the table of studies/what_lifts.md
 
-Scored are the scenes of the tile that was held out, after the last epoch. A run leaves a JSON file in
+Scored are the scenes of the tile that was held out, after the last epoch, and again with mirrors (`mIoU_by_tta`). A run leaves a JSON file in
 `--results`, which is kept with the sources; one that is there is not done again.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 from collections import defaultdict
 from itertools import product
@@ -19,12 +20,12 @@ from pathlib import Path
 
 from benchmarks.page import renew, table
 from datasets import load_dataset
-from studies.planned import last_validation
 from segmenter.base.files import write_whole
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.sampling import plan
 from segmenter.tiles.index import build_index
+from studies.planned import last_validation
 
 RESULTS = Path("studies/results/which_weights")
 PAGE, MARK = Path("studies/what_lifts.md"), "<!-- table: python -m studies.which_weights --page -->"
@@ -43,6 +44,7 @@ ARMS = {
     "rare class": ["sampling.method=rare_class", _PRESENCE, _PLAIN],
     "presence, no Dice": [_PRESENCE, _PLAIN, "loss.dice=0"],
     "quotas, no Dice": [_QUOTAS, _PLAIN, "loss.dice=0"],
+    "quotas, EfficientNet-Lite2": [_QUOTAS, _PLAIN, "model.encoder=efficientnet_lite2"],
 }
 """Changes to the recipes, which have Dice beside cross-entropy."""
 
@@ -91,9 +93,19 @@ def _run(given: argparse.Namespace, seed: int, recipe: str, arm: str, tile: int)
     if found is None:
         return False
     kept = {"recipe": recipe, "arm": arm, "held_out": tile, "seed": seed, **found}
+    kept["mIoU_by_tta"] = {tta: _mapped(run, tta) for tta in ("mirror", "all")}
     write_whole(result, json.dumps(kept, indent=1).encode())
     print(f"{name}: mIoU {found['mIoU']:.3f}", flush=True)
     return True
+
+
+def _mapped(run: Path, tta: str) -> float:
+    """Map the tile that was held out with mirrors, and return its mIoU."""
+    call = [sys.executable, "predict.py", run, "--split", "validation", "--no-calibration", "--tta", tta]
+    subprocess.run(
+        [str(word) for word in [*call, "--output", run / f"maps_{tta}"]], check=True, capture_output=True
+    )
+    return float(json.loads((run / f"maps_{tta}" / "scores.json").read_text())["miou"])
 
 
 def steps_of_epoch(recipe: Recipe) -> int:
@@ -116,7 +128,9 @@ def page_lines(results: Path) -> list[str]:
         each = [f"{by_tile[tile]:.1f}" if tile in by_tile else "-" for tile in HELD_OUT]
         whole = f"{statistics.mean(by_tile.values()):.1f}" if len(by_tile) == len(HELD_OUT) else "-"
         rows.append([f"`{recipe}`", arm, *each, whole])
-    return table(["recipe", "sampling and loss", *(f"tile {tile}" for tile in HELD_OUT), "mean"], rows, words=2)
+    return table(
+        ["recipe", "sampling and loss", *(f"tile {tile}" for tile in HELD_OUT), "mean"], rows, words=2
+    )
 
 
 if __name__ == "__main__":
