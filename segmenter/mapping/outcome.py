@@ -77,6 +77,7 @@ class Outcome:
         failed: jobs without a (new) map.
         unscored: maps whose label could not be read.
         warnings: problems that did not harm a map.
+        set_sizes: pixels of the written maps whose sets have 0, 1, 2, … classes; 0: none were asked for.
         removed: files of older maps that were removed because they did not belong to the new ones.
         seconds: duration of writing the maps.
         further: files written at the end: scores, pictures.
@@ -91,6 +92,7 @@ class Outcome:
     unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
+    set_sizes: NDArray[np.int64] | int = 0
     seconds: float = 0.0
     further: list[Path] = field(default_factory=list)
     scores: Scores | None = None
@@ -100,6 +102,7 @@ class Outcome:
         """Add the outcome of further jobs."""
         for name in ("written", "kept", "failed", "each", "unscored", "warnings", "removed"):
             getattr(self, name).extend(getattr(other, name))
+        self.set_sizes += other.set_sizes
         self.seconds += other.seconds
         self.stopped = self.stopped or other.stopped
 

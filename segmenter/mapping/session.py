@@ -35,7 +35,7 @@ from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts, of_one_run
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.outcome import Outcome
-from segmenter.mapping.outputs.sets import ENDING, describe_sets
+from segmenter.mapping.outputs.sets import describe_sets
 from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
@@ -267,10 +267,8 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
     if isinstance(call.run, Ensemble) and any(job.remark for job in outcome.written) and call.run.remark:
         outcome.warnings.append(call.run.remark)
     _tell_written(outcome, call.request.output)
-    stays = call.store is None or call.store.keep
-    if (sets := call.style.sets) is not None and outcome.written and stays:
-        files = (call.request.output / f"{job.name}{ENDING}" for job in outcome.written)
-        say(describe_sets(sets, call.run.classes.names, files))
+    if (sets := call.style.sets) is not None and not isinstance(outcome.set_sizes, int):
+        say(describe_sets(sets.thresholds, call.run.classes.names, outcome.set_sizes))
     return outcome
 
 

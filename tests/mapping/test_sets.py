@@ -20,6 +20,8 @@ from segmenter.base.sealed import seal, unseal
 from segmenter.evaluation.prediction_sets import bits
 from segmenter.extras.review.teaching import spots
 from segmenter.grid.labels import IGNORE
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.mapping.session import map_rasters
 from segmenter.runs.records import SETS
 from segmenter.runs.run import load_run
 from segmenter.runs.set_file import load_sets
@@ -69,6 +71,19 @@ def test_a_bit_says_that_a_class_reaches_its_threshold(run: Path, tmp_path: Path
     assert (written.reshape(-1) == expected).mean() > 0.999, "but for probabilities at a threshold"
     assert (written.reshape(-1)[seen] >> ids.reshape(-1)[seen] & 1).all(), "the mapped class is in"
     assert not written.reshape(-1)[~seen].any()
+
+
+def test_sizes_of_sets_are_counted_while_maps_are_written(run: Path, tmp_path: Path) -> None:
+    """So the line on them needs no file: those of `--output s3://` are gone by then."""
+    images = tuple(f"{run.parent}/images/{name}.tif" for name in ("s5", "s6"))
+    result = map_rasters(MapRequest(run=run, inputs=images, output=tmp_path, sets="0.9"))
+    expected = np.zeros(65, int)
+    for name in ("s5", "s6"):
+        with rasterio.open(tmp_path / f"{name}.sets.tif") as file:
+            bits_HW = file.read(1)
+        expected += np.bincount([bin(value).count("1") for value in bits_HW.reshape(-1)], minlength=65)
+    assert (result.outcome.set_sizes == expected).all()
+    assert expected[0] == 11 * 13, "no data"
 
 
 def test_maps_are_made_anew_after_another_fit_of_the_sets(run: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from segmenter.inference.predictor import Prediction
 from segmenter.mapping.completed import Completed
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.outputs.sets import ENDING, PixelSets
+from segmenter.mapping.outputs.sets import ENDING, PixelSets, sizes_of
 from segmenter.mapping.style import SOURCE, SOURCE_DIGEST, WEIGHTS, MapStyle
 from segmenter.raster import RasterSpec, RasterWriter
 from segmenter.raster.stamps import file_digest
@@ -60,6 +60,9 @@ class MapFiles:
 
     All are checked before the first is renamed to its final name. A kill between two renames leaves the first
     files; the journal then has no entry for the job, and the next call writes all files again.
+
+    Attributes:
+        set_sizes: pixels written so far whose sets have 0, 1, 2, … classes; 0: none were asked for.
     """
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
@@ -78,6 +81,7 @@ class MapFiles:
             self._layers.append(self._confidence())
         if style.request.probabilities is not None:
             self._layers.append(self._probabilities(style.request.probabilities))
+        self.set_sizes: NDArray[np.int64] | int = 0
         if style.sets is not None:
             self._layers.append(self._sets(style.sets))
 
@@ -184,10 +188,16 @@ class MapFiles:
 
     def _sets(self, sets: PixelSets) -> tuple[RasterWriter, Values]:
         path = self._style.folder / f"{self._job.name}{ENDING}"
+
+        def values(prediction: Prediction) -> NDArray[Any]:
+            found = sets.of(prediction)
+            self.set_sizes += sizes_of(found)
+            return found
+
         described = (
             f"classes that a pixel may have, promised for {sets.thresholds.promise:.0%}; bit k: class k"
         )
-        return self._geotiff(path, "nearest", dtype=sets.dtype, nodata=0, descriptions=(described,)), sets.of
+        return self._geotiff(path, "nearest", dtype=sets.dtype, nodata=0, descriptions=(described,)), values
 
     def _geotiff(self, path: Path, overviews: Literal["mode", "nearest"], **options: Any) -> RasterWriter:
         return RasterWriter(

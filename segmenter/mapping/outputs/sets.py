@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +11,8 @@ from numpy.typing import NDArray
 from segmenter.base.errors import ConfigError
 from segmenter.evaluation.calibration import Calibration
 from segmenter.evaluation.prediction_sets import MOST_CLASSES, SetThresholds, bits, bits_dtype
-from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE
-from segmenter.grid.windows import grid
 from segmenter.inference.prediction import Prediction
-from segmenter.raster import open_raster
 from segmenter.runs.ensemble import Ensemble
 from segmenter.runs.set_file import load_sets
 
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
 
 ENDING = ".sets.tif"
 _AT_ONCE = 1 << 18
-_READ = Size(1024, 4096)
 
 
 @dataclass(frozen=True)
@@ -102,22 +96,19 @@ def load_pixel_sets(run: Run, promise: float) -> PixelSets:
     return PixelSets(load_sets(run, promise), run.calibration())
 
 
-def describe_sets(sets: PixelSets, names: list[str], files: Iterable[Path]) -> str:
-    """Return a line on how many pixels of maps may have one class, two or more."""
-    sizes = np.zeros(MOST_CLASSES + 1, np.int64)
-    for path in files:
-        if not path.is_file():  # it was uploaded, and removed here
-            continue
-        with open_raster(path, (1,)) as raster:
-            for place in grid(raster.info.size, _READ):
-                numbers = raster.read(place.keep)[0][..., 0]
-                sizes += np.bincount(np.bitwise_count(numbers).reshape(-1), minlength=MOST_CLASSES + 1)
+def sizes_of(sets: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+    """Return (65,): the pixels whose sets have 0, 1, 2, … classes."""
+    return np.bincount(np.bitwise_count(sets).reshape(-1), minlength=MOST_CLASSES + 1)
+
+
+def describe_sets(thresholds: SetThresholds, names: list[str], sizes: NDArray[np.int64]) -> str:
+    """Return a line on how many pixels of maps may have one class, two or more, from `sizes_of`."""
     seen = max(1, int(sizes[1:].sum()))
     one, two, more = (int(n) / seen for n in (sizes[1], sizes[2], sizes[3:].sum()))
     line = (
-        f"sets that hold the right class of {sets.thresholds.promise:.0%} of each class's pixels: one class "
+        f"sets that hold the right class of {thresholds.promise:.0%} of each class's pixels: one class "
         f"at {one:.1%} of the pixels, two at {two:.1%}, more at {more:.1%}"
     )
-    if few := [names[k] for k in sets.thresholds.few]:
+    if few := [names[k] for k in thresholds.few]:
         line += f"; in every set, as too few blocks of the validation show it: {', '.join(few)}"
     return line

@@ -113,6 +113,10 @@ class _Output:
         self._folder_state.finish(self.job)
 
     @property
+    def set_sizes(self) -> Any:
+        return self._files.set_sizes
+
+    @property
     def remarks(self) -> list[str]:
         remarks = [self.warning, self.job.remark, *(companion.remark for companion in self._companions)]
         if self.empty:
@@ -269,6 +273,7 @@ class _Maps:
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)
+        self.outcome.set_sizes += output.set_sizes
         self.outcome.warnings += output.remarks
         self.outcome.add_score(output.job, output.scorer)
 
