@@ -82,7 +82,7 @@ def test_sizes_of_sets_are_counted_while_maps_are_written(run: Path, tmp_path: P
         with rasterio.open(tmp_path / f"{name}.sets.tif") as file:
             bits_HW = file.read(1)
         expected += np.bincount([bin(value).count("1") for value in bits_HW.reshape(-1)], minlength=65)
-    assert (result.outcome.set_sizes == expected).all()
+    assert np.array_equal(result.outcome.set_sizes, expected)
     assert expected[0] == 11 * 13, "no data"
 
 
