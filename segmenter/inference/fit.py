@@ -23,6 +23,7 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.raster import RasterInfo
 from segmenter.raster.header import Readable, names_of, order_of, other_names
 from segmenter.runs.ensemble import AnyRun, members
+from segmenter.runs.run import Run
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"
 _MOST_SAMPLED = 1000
@@ -33,8 +34,12 @@ _FAR, _NOTABLE = 10.0, 4.0
 """Deviations of training by which all bands' means are another quantity, and one band's is worth a line."""
 _FACTOR, _NOTABLE_FACTOR = 6.0, 3.0
 """Common factor of all bands, or its inverse, that is another unit, and one that is worth a line."""
+_UNLIKE = 3.0
+"""Deviations between scenes' means by which an image is unlike all of training (studies/new_place.md)."""
 _ALIKE = 4.0
 """Ratio of the largest to the smallest of the bands' factors up to which they are one."""
+_COLOURS = 0.25
+"""Change of colours in training that makes maps in other light better (studies/new_place.md)."""
 _OFFSETS = (1000.0, 0.1)
 """Offsets of reflectances since processing baseline 04.00 of Sentinel-2, times 10,000 and as they are."""
 
@@ -96,6 +101,7 @@ def check_fit(
         sample = BandMoments.of(raster, part)
         for member in members(run):
             refused, line = compare_values(sample, member.scenes or member.normalisation)
+            line = line or _other_light(sample, member)
             (doubts if refused else told).extend([line] if line else [])
     if doubts and not insist:
         raise RasterError(info.path, doubts[0], remedy=_INSIST)
@@ -162,6 +168,23 @@ def compare_values(sample: BandMoments, trained: Normalisation) -> tuple[bool, s
     if (np.abs(off) > _NOTABLE).any():
         return False, both
     return False, ""
+
+
+def _other_light(sample: BandMoments, run: Run) -> str:
+    """Return a line, the same for all rasters, if the light is unlike that of all training scenes."""
+    if sample.pixels < _LEAST_PIXELS or len(run.between) != len(sample.mean_C):
+        return ""
+    mean, between = np.array((run.scenes or run.normalisation).mean), np.array(run.between)
+    if not (np.abs(sample.mean_C - mean) > _UNLIKE * between)[between > 0].any():
+        return ""
+    line = (
+        "of other light, season or land than all scenes of training, its map may be poor (band means there "
+        f"{_numbers(mean)}, ± {_numbers(between)} from scene to scene)"
+    )
+    changed = run.recipe.augmentation
+    if min(changed.brightness, changed.contrast) < _COLOURS:
+        line += f"; augmentation.brightness and contrast of {_COLOURS:g} in training bear other light"
+    return line
 
 
 def _common_factor(

@@ -6,6 +6,7 @@ coincides with a grid; a band's nodata values are left out of its statistics.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -40,7 +41,9 @@ _SAMPLE_PIXELS = 1 << 18
 _TAILS = 0.01
 """Share of a band's values, at either end, that may be saturated."""
 _SEED = 20
-_FORMAT, _NAMES = 3, ("mean", "std", "min", "max", "spread")
+_LEAST_SCENES = 8
+"""Fewer of them do not tell how much scenes differ."""
+_FORMAT, _NAMES = 4, ("mean", "std", "min", "max", "spread", "between")
 _RULE = 3
 """Number of the rule which pixels are read, and which of them are data."""
 
@@ -57,6 +60,7 @@ class BandStatistics:
         min_C, max_C: minimum and maximum of each band, over the same pixels.
         spread_C: deviation of each band after clipping its highest and lowest percent: the unit of colour
             changes, insensitive to a few saturated pixels.
+        between_C: deviation between the scenes' means of each band; 0: fewer than 8 scenes have data.
     """
 
     mean_C: NDArray[np.float64]
@@ -66,11 +70,12 @@ class BandStatistics:
     min_C: NDArray[np.float64]
     max_C: NDArray[np.float64]
     spread_C: NDArray[np.float64]
+    between_C: NDArray[np.float64]
 
     @classmethod
     def of(cls, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> BandStatistics:
         """Return statistics of synthetic images, from mean and deviation alone."""
-        return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C)
+        return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C, np.zeros_like(mean_C))
 
 
 @dataclass(frozen=True)
@@ -154,12 +159,13 @@ def band_statistics(
         return cached
     infos = _same_kind(dataset, scenes)
     jobs = _jobs(scenes, [info.size for info in infos], most_pixels)
-    moments, sample_NC = _moments(dataset, jobs, progress)
+    each, sample_NC = _moments(dataset, jobs, progress)
+    moments = functools.reduce(_Moments.merged, each)
     if not moments.count.all():
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
         raise DatasetError(dataset.root, f"no {split} scene has a pixel with {what}")
-    statistics = _statistics(moments, infos[0].dtype, sample_NC)
+    statistics = _statistics(moments, infos[0].dtype, sample_NC, _between(each))
     folder.save(name, _bytes_of(statistics))
     return statistics
 
@@ -184,7 +190,9 @@ def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> l
     return [(scenes[i], window) for i, window in sorted(taken, key=lambda one: (one[0], one[1].row))]
 
 
-def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -> BandStatistics:
+def _statistics(
+    moments: _Moments, dtype: str, sample_NC: NDArray[np.float64], between_C: NDArray[np.float64]
+) -> BandStatistics:
     constant = moments.low == moments.high
     if constant.any():
         numbers = ", ".join(str(i + 1) for i in np.flatnonzero(constant))
@@ -192,7 +200,14 @@ def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -
     std = np.where(constant, 1.0, np.sqrt(moments.squares / moments.count))
     spread = np.array([_spread(*band) for band in zip(sample_NC.T, std, strict=True)])
     pixels = int(moments.count.max())
-    return BandStatistics(moments.mean, std, pixels, dtype, moments.low, moments.high, spread)
+    return BandStatistics(moments.mean, std, pixels, dtype, moments.low, moments.high, spread, between_C)
+
+
+def _between(each: Sequence[_Moments]) -> NDArray[np.float64]:
+    """Return the deviation between the scenes' means of each band, to six digits, equal on any machine."""
+    counts_SC, means_SC = (np.array([getattr(one, name) for one in each]) for name in ("count", "mean"))
+    seen = [means_S[counts_S > 0] for counts_S, means_S in zip(counts_SC.T, means_SC.T, strict=True)]
+    return np.array([float(f"{s.std(ddof=1):.6g}") if len(s) >= _LEAST_SCENES else 0.0 for s in seen])
 
 
 def _spread(sample_N: NDArray[np.float64], std: float) -> float:
@@ -206,8 +221,8 @@ def _spread(sample_N: NDArray[np.float64], std: float) -> float:
 
 def _moments(
     dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], progress: bool
-) -> tuple[_Moments, NDArray[np.float64]]:
-    """Return moments over the windows, and a sample of pixels, NaN where void; each scene is opened once."""
+) -> tuple[list[_Moments], NDArray[np.float64]]:
+    """Return moments of each scene's windows, and a sample of pixels, NaN where void; each is opened once."""
     by_scene: dict[Scene, list[Window]] = {}
     for scene, window in jobs:
         by_scene.setdefault(scene, []).append(window)
@@ -235,10 +250,7 @@ def _moments(
 
     scenes = list(by_scene)
     results = list(in_threads(read, scenes, description="band statistics", unit="scene", progress=progress))
-    total = results[0][0]
-    for part, _ in results[1:]:
-        total = total.merged(part)
-    return total, np.concatenate([sample for _, sample in results])
+    return [part for part, _ in results], np.concatenate([sample for _, sample in results])
 
 
 def _same_kind(dataset: Dataset, scenes: Sequence[Scene]) -> list[RasterInfo]:

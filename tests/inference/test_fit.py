@@ -39,7 +39,7 @@ def run_of(
     trained = landscape() if image is None else image
     mean, std = trained.mean(axis=(0, 1)), trained.std(axis=(0, 1))
     scale = Normalisation.of(mean, std)
-    return SimpleNamespace(dtype=dtype, scenes=None, normalisation=scale, band_names=names)
+    return SimpleNamespace(dtype=dtype, scenes=None, normalisation=scale, band_names=names, between=())
 
 
 def fit(run: Any, image: NDArray[Any], *, insist: bool = False) -> tuple[str, ...]:
@@ -50,6 +50,36 @@ def fit(run: Any, image: NDArray[Any], *, insist: bool = False) -> tuple[str, ..
 @pytest.mark.parametrize("moved", [0.0, 0.7, -0.7])
 def test_another_landscape_fits(seed: int, moved: float) -> None:
     assert fit(run_of(), landscape(seed, moved).astype(np.uint16)) == ()
+
+
+def run_of_scenes(brightness: float = 0.0) -> Any:
+    """A run whose training scenes' means differ by a tenth of a deviation."""
+    run = run_of()
+    run.between = tuple(0.1 * np.array(run.normalisation.std))
+    run.recipe = SimpleNamespace(augmentation=SimpleNamespace(brightness=brightness, contrast=brightness))
+    return run
+
+
+@pytest.mark.parametrize(("moved", "told"), [(0.1, 0), (-0.1, 0), (0.5, 1), (-0.7, 1)])
+def test_light_unlike_that_of_every_scene_is_said_in_one_line_for_all(moved: float, told: int) -> None:
+    lines = {fit(run_of_scenes(), landscape(seed, moved).astype(np.uint16)) for seed in range(3)}
+    assert len(lines) == 1
+    assert len(lines.pop()) == told
+
+
+def test_what_helps_is_said_where_training_lacked_it() -> None:
+    image = landscape(0, 0.7).astype(np.uint16)
+    (before,), (after,) = fit(run_of_scenes(), image), fit(run_of_scenes(0.25), image)
+    assert before.startswith(after)
+    assert before != after
+
+
+def test_a_band_alike_in_all_scenes_and_another_fault_are_not_said_as_light() -> None:
+    run = run_of_scenes()
+    run.between = (0.0, 9e3, 9e3, 9e3)
+    assert fit(run, landscape(0, 0.7).astype(np.uint16)) == ()
+    other = (landscape() * 10).astype(np.uint16)
+    assert len(fit(run_of_scenes(), other, insist=True)) == 1
 
 
 def test_water_alone_and_too_little_to_tell_fit() -> None:

@@ -292,8 +292,21 @@ def test_statistics_equal_numpy(plain: Plain, make_geotiff: Make, rng: Any, dtyp
     assert (found.pixels, found.dtype) == (max(map(len, own)), dtype)
 
 
+@pytest.mark.parametrize("count", [7, 9])
+def test_how_much_scenes_differ_is_known_from_eight_on(
+    plain: Plain, make_geotiff: Make, rng: Any, count: int
+) -> None:
+    values = [rng.normal(100 + 9 * i, 20, (31 + i, 57, 2)).astype(np.float32) for i in range(count)]
+    found = band_statistics(
+        plain(*(make_geotiff(f"{i}.tif", v) for i, v in enumerate(values))), progress=False
+    )
+    means = np.array([value.mean(axis=(0, 1), dtype=np.float64) for value in values])
+    expected = means.std(axis=0, ddof=1) if count >= 8 else [0, 0]
+    np.testing.assert_allclose(found.between_C, expected, rtol=1e-5)
+
+
 def fields(found: BandStatistics) -> list[Any]:
-    arrays = (found.mean_C, found.std_C, found.min_C, found.max_C, found.spread_C)
+    arrays = (found.mean_C, found.std_C, found.min_C, found.max_C, found.spread_C, found.between_C)
     return [found.pixels, found.dtype, *(array.tolist() for array in arrays)]
 
 

@@ -366,7 +366,7 @@ TWO = ["a", "b"]
 
 def statistics(normalisation: Normalisation = NOW, dtype: str = "uint8") -> BandStatistics:
     mean, std = np.array(normalisation.mean), np.array(normalisation.std)
-    return BandStatistics(mean, std, 1000, dtype, mean - std, mean + std, std)
+    return BandStatistics(mean, std, 1000, dtype, mean - std, mean + std, std, 0 * std)
 
 
 def lite_recipe(**model: Any) -> Recipe:
