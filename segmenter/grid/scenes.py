@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from segmenter.base.files import compose_accents, real
 from segmenter.grid.deals import Deal
@@ -149,3 +151,21 @@ class Layout:
     def _below(self, path: Path) -> str | None:
         root, inside = (Path(str(real(each))) for each in (self.root, path))
         return inside.relative_to(root).as_posix() if inside.is_relative_to(root) else None
+
+
+@dataclass(frozen=True)
+class SceneMeans:
+    """Means of the bands of each training scene: how much light, season and land differ from scene to scene.
+
+    Attributes:
+        scenes: number of scenes with data in every band.
+        pixels: median of the scenes' sizes.
+        mean, deviation, low, high: mean, deviation, minimum and maximum of the scenes' means, by band.
+    """
+
+    scenes: Annotated[int, Field(ge=2)]
+    pixels: Annotated[int, Field(ge=1)]
+    mean: tuple[float, ...]
+    deviation: tuple[Annotated[float, Field(ge=0)], ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]

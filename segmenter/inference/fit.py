@@ -34,8 +34,10 @@ _FAR, _NOTABLE = 10.0, 4.0
 """Deviations of training by which all bands' means are another quantity, and one band's is worth a line."""
 _FACTOR, _NOTABLE_FACTOR = 6.0, 3.0
 """Common factor of all bands, or its inverse, that is another unit, and one that is worth a line."""
-_UNLIKE = 3.0
-"""Deviations between scenes' means by which an image is unlike all of training (studies/new_place.md)."""
+_CHANCE = 0.01
+"""Share of calls on places alike to training that may be taken for others, if scenes differ normally."""
+_LEAST_DEVIATION = 0.1
+"""Deviations of training's pixels that scenes' means may always differ by."""
 _ALIKE = 4.0
 """Ratio of the largest to the smallest of the bands' factors up to which they are one."""
 _COLOURS = 0.25
@@ -46,16 +48,17 @@ _OFFSETS = (1000.0, 0.1)
 
 @dataclass(frozen=True)
 class BandMoments:
-    """Mean and deviation of each band of a raster, over some evenly spaced windows."""
+    """Mean and deviation of each band of a raster, over some evenly spaced windows, and those of each."""
 
     mean_C: NDArray[np.float64]
     std_C: NDArray[np.float64]
     pixels: int
+    windows_WC: NDArray[np.float64]
 
     @classmethod
     def of(cls, raster: Readable, part: Window) -> BandMoments:
         """Read 16 windows from the top, or a small part at once; unreadable windows are left out."""
-        samples = [np.empty((0, len(raster.bands)))]
+        samples: list[NDArray[np.float64]] = []
         for window in sample_windows(part):
             try:
                 image, valid = raster.read(window)
@@ -63,11 +66,12 @@ class BandMoments:
                 continue
             step = max(1, max(window.height, window.width) // SAMPLE_SIDE)
             samples.append(image[::step, ::step][valid[::step, ::step]].astype(np.float64))
-        values = np.concatenate(samples)
-        if not len(values):
-            none = np.zeros(values.shape[1])
-            return cls(none, none, 0)
-        return cls(values.mean(axis=0), values.std(axis=0), len(values))
+        samples = [values for values in samples if len(values)]
+        if not samples:
+            none = np.zeros(len(raster.bands))
+            return cls(none, none, 0, none[None])
+        values, means_WC = np.concatenate(samples), np.array([part.mean(axis=0) for part in samples])
+        return cls(values.mean(axis=0), values.std(axis=0), len(values), means_WC)
 
 
 def sample_inputs(paths: Sequence[Path]) -> frozenset[Path]:
@@ -83,6 +87,7 @@ def check_fit(
     *,
     insist: bool = False,
     sampled: Container[Path] | None = None,
+    seen: list[BandMoments] | None = None,
 ) -> tuple[str, ...]:
     """Return warnings about a raster to be predicted with a run.
 
@@ -90,6 +95,7 @@ def check_fit(
         part: part of the raster to map.
         insist: warn instead of refusing the raster.
         sampled: files whose values are checked; None: all.
+        seen: gets the sample of a raster whose values raise no doubt, for `other_light`.
 
     Raises:
         RasterError: type or unit of its values, or the order of its bands, differ from training.
@@ -99,10 +105,11 @@ def check_fit(
     doubts = [*_other_type(run, info), *_other_order(run, info, raster.bands)]
     if sampled is None or info.path in sampled:
         sample = BandMoments.of(raster, part)
-        for member in members(run):
-            refused, line = compare_values(sample, member.scenes or member.normalisation)
-            line = line or _other_light(sample, member)
+        fits = [compare_values(sample, member.scenes or member.normalisation) for member in members(run)]
+        for refused, line in fits:
             (doubts if refused else told).extend([line] if line else [])
+        if seen is not None and not any(line for _, line in fits):
+            seen.append(sample)
     if doubts and not insist:
         raise RasterError(info.path, doubts[0], remedy=_INSIST)
     return tuple(dict.fromkeys((*doubts, *told)))
@@ -170,20 +177,46 @@ def compare_values(sample: BandMoments, trained: Normalisation) -> tuple[bool, s
     return False, ""
 
 
-def _other_light(sample: BandMoments, run: Run) -> str:
-    """Return a line, the same for all rasters, if the light is unlike that of all training scenes."""
-    if sample.pixels < _LEAST_PIXELS or len(run.between) != len(sample.mean_C):
+def other_light(run: AnyRun, seen: Sequence[BandMoments], pixels: int) -> str:
+    """Return a line if the images of a call are of other light than all training scenes; else empty text.
+
+    Several runs must agree. Of an area smaller than a scene nothing is said: it may hold one thing alone.
+
+    Args:
+        seen: samples of the images.
+        pixels: pixels of all images.
+    """
+    lines = [_unlike(member, seen, pixels) for member in members(run)]
+    return lines[0] if all(lines) else ""
+
+
+def _unlike(run: Run, seen: Sequence[BandMoments], pixels: int) -> str:
+    """Compare the mean of all images with the scenes' means, by Student's t of a scene that is added."""
+    from scipy.special import stdtrit  # here: it takes as long as all else that a map's plan imports
+
+    scenes = run.scene_means
+    windows_WC = [sample.windows_WC for sample in seen if sample.pixels]
+    if scenes is None or pixels < scenes.pixels or not windows_WC:
         return ""
-    mean, between = np.array((run.scenes or run.normalisation).mean), np.array(run.between)
-    if not (np.abs(sample.mean_C - mean) > _UNLIKE * between)[between > 0].any():
+    found_WC = np.concatenate(windows_WC)
+    mean, least = found_WC.mean(axis=0), _LEAST_DEVIATION * np.array((run.scenes or run.normalisation).std)
+    error = found_WC.var(axis=0) / len(found_WC)
+    by_scene = np.array(scenes.deviation) ** 2 * (1 + 1 / scenes.scenes)
+    off = np.abs(mean - scenes.mean) / np.maximum(np.sqrt(by_scene + error), least)
+    beyond = (mean < scenes.low) | (mean > scenes.high)
+    band = int(np.argmax(off * beyond))
+    if not beyond[band] or off[band] <= stdtrit(scenes.scenes - 1, 1 - _CHANCE / 2 / len(mean)):
         return ""
+    between = f"{scenes.low[band]:.3g} to {scenes.high[band]:.3g}"
     line = (
-        "of other light, season or land than all scenes of training, its map may be poor (band means there "
-        f"{_numbers(mean)}, ± {_numbers(between)} from scene to scene)"
+        f"of other light, season or land than all {scenes.scenes} scenes of training, maps may be poor: "
+        f"band {band + 1} has a mean of {mean[band]:.3g}, these scenes {between}"
     )
     changed = run.recipe.augmentation
-    if min(changed.brightness, changed.contrast) < _COLOURS:
-        line += f"; augmentation.brightness and contrast of {_COLOURS:g} in training bear other light"
+    if min(changed.brightness, changed.contrast) < _COLOURS and not changed.transforms:
+        line += (
+            f"; a training with augmentation.brightness and contrast of {_COLOURS:g} bears other light better"
+        )
     return line
 
 

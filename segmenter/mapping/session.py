@@ -25,7 +25,7 @@ from segmenter.base.bars import Bar
 from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
 from segmenter.base.terminal import say, warn
 from segmenter.grid.geometry import Window
-from segmenter.inference.fit import check_fit, sample_inputs
+from segmenter.inference.fit import BandMoments, check_fit, other_light, sample_inputs
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.calibrated import remarks
@@ -216,7 +216,8 @@ def _read_headers(call: Call, images: Images) -> tuple[list[MapJob], list[Segmen
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
     sampled = sample_inputs(images.inputs.files)
-    fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
+    seen: list[BandMoments] = []
+    fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled, seen=seen)
     plans = plan_maps(call, each, fit)
     for _, plan in Bar(plans, desc="headers", total=count, unit="file", shown=count >= _MANY_FILES):
         if isinstance(plan, MapJob):
@@ -225,6 +226,9 @@ def _read_headers(call: Call, images: Images) -> tuple[list[MapJob], list[Segmen
             beside += 1
         else:
             failures.append(plan)
+    if line := other_light(run, seen, _pixels(jobs)):
+        more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+        warn(plain(f"{jobs[0].info.path}{more}: {line}"))
     return jobs, failures, beside
 
 

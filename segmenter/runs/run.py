@@ -42,6 +42,7 @@ from segmenter.config.reading import dump_recipe, load_recipe, with_deals
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.calibration import Calibration
 from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import SceneMeans
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import (
@@ -58,7 +59,7 @@ from segmenter.runs.records import CALIBRATION, CalibrationFile, load_calibratio
 from segmenter.runs.scenes import deals_of
 
 RECIPE_FILE = "recipe.yaml"
-_LATER = ("scenes", "between", "shares", "extensions", "band_names")
+_LATER = ("scenes", "scene_means", "shares", "extensions", "band_names")
 """Entries of run.json that older files lack; left out if empty."""
 RUN_FILE = "run.json"
 """File that makes a folder a run."""
@@ -108,7 +109,7 @@ class RunContent:
         network: stride, receptive-field radius and memory.
         scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
             same.
-        between: deviation between the training scenes' means of each band; empty: fewer than 8 scenes.
+        scene_means: means of the training scenes; None: fewer than 8, or a run of an earlier version.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
         band_count: number of these bands.
         band_names: names of these bands in the training images; empty if unnamed.
@@ -132,7 +133,7 @@ class RunContent:
     tiles: Annotated[str, Field(max_length=1000)]
     planned_replicas: Annotated[int, Field(ge=1, le=1 << 16)] = 1
     scenes: Normalisation | None = None
-    between: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    scene_means: SceneMeans | None = None
     shares: MeasuredShares | None = None
     extensions: Annotated[tuple[Extension, ...], Field(max_length=10_000)] = ()
     band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
@@ -434,8 +435,9 @@ class RunFile(RunContent):
         }
         if self.scenes is not None:
             counts |= {"scenes.mean": self.scenes.mean, "scenes.std": self.scenes.std}
-        if self.between:
-            counts |= {"between": self.between}
+        if self.scene_means is not None:
+            names = ("mean", "deviation", "low", "high")
+            counts |= {f"scene_means.{name}": getattr(self.scene_means, name) for name in names}
         if self.bands is not None:
             counts |= {"bands": self.bands}
         if self.shares is not None and len(self.shares.tiles) != len(self.shares.devices):

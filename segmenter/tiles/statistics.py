@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.keyed_folder import KeyedFolder, read_sealed
@@ -22,7 +23,7 @@ from segmenter.base.sealed import seal
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.scenes import Dataset, Scene, Split
+from segmenter.grid.scenes import Dataset, Scene, SceneMeans, Split
 from segmenter.grid.windows import grid, row_strips
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.header import Names, names_of, order_of, used_names
@@ -43,7 +44,7 @@ _TAILS = 0.01
 _SEED = 20
 _LEAST_SCENES = 8
 """Fewer of them do not tell how much scenes differ."""
-_FORMAT, _NAMES = 4, ("mean", "std", "min", "max", "spread", "between")
+_FORMAT, _NAMES = 4, ("mean", "std", "min", "max", "spread")
 _RULE = 3
 """Number of the rule which pixels are read, and which of them are data."""
 
@@ -60,7 +61,7 @@ class BandStatistics:
         min_C, max_C: minimum and maximum of each band, over the same pixels.
         spread_C: deviation of each band after clipping its highest and lowest percent: the unit of colour
             changes, insensitive to a few saturated pixels.
-        between_C: deviation between the scenes' means of each band; 0: fewer than 8 scenes have data.
+        scenes: means of the scenes; None: fewer than 8 have data in every band.
     """
 
     mean_C: NDArray[np.float64]
@@ -70,12 +71,12 @@ class BandStatistics:
     min_C: NDArray[np.float64]
     max_C: NDArray[np.float64]
     spread_C: NDArray[np.float64]
-    between_C: NDArray[np.float64]
+    scenes: SceneMeans | None = None
 
     @classmethod
     def of(cls, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> BandStatistics:
         """Return statistics of synthetic images, from mean and deviation alone."""
-        return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C, np.zeros_like(mean_C))
+        return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ def band_statistics(
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
         raise DatasetError(dataset.root, f"no {split} scene has a pixel with {what}")
-    statistics = _statistics(moments, infos[0].dtype, sample_NC, _between(each))
+    scene_means = _scene_means(each, (info.size for info in infos))
+    statistics = replace(_statistics(moments, infos[0].dtype, sample_NC), scenes=scene_means)
     folder.save(name, _bytes_of(statistics))
     return statistics
 
@@ -190,9 +192,7 @@ def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> l
     return [(scenes[i], window) for i, window in sorted(taken, key=lambda one: (one[0], one[1].row))]
 
 
-def _statistics(
-    moments: _Moments, dtype: str, sample_NC: NDArray[np.float64], between_C: NDArray[np.float64]
-) -> BandStatistics:
+def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -> BandStatistics:
     constant = moments.low == moments.high
     if constant.any():
         numbers = ", ".join(str(i + 1) for i in np.flatnonzero(constant))
@@ -200,14 +200,17 @@ def _statistics(
     std = np.where(constant, 1.0, np.sqrt(moments.squares / moments.count))
     spread = np.array([_spread(*band) for band in zip(sample_NC.T, std, strict=True)])
     pixels = int(moments.count.max())
-    return BandStatistics(moments.mean, std, pixels, dtype, moments.low, moments.high, spread, between_C)
+    return BandStatistics(moments.mean, std, pixels, dtype, moments.low, moments.high, spread)
 
 
-def _between(each: Sequence[_Moments]) -> NDArray[np.float64]:
-    """Return the deviation between the scenes' means of each band, to six digits, equal on any machine."""
-    counts_SC, means_SC = (np.array([getattr(one, name) for one in each]) for name in ("count", "mean"))
-    seen = [means_S[counts_S > 0] for counts_S, means_S in zip(counts_SC.T, means_SC.T, strict=True)]
-    return np.array([float(f"{s.std(ddof=1):.6g}") if len(s) >= _LEAST_SCENES else 0.0 for s in seen])
+def _scene_means(each: Sequence[_Moments], sizes: Iterable[Size]) -> SceneMeans | None:
+    """Return the means of the scenes, to six digits, equal on any machine; None of fewer than 8."""
+    means_SC = np.array([one.mean for one in each if one.count.all()])
+    if len(means_SC) < _LEAST_SCENES:
+        return None
+    found = (means_SC.mean(axis=0), means_SC.std(axis=0, ddof=1), means_SC.min(axis=0), means_SC.max(axis=0))
+    rounded = (tuple(float(f"{value:.6g}") for value in values_C) for values_C in found)
+    return SceneMeans(len(means_SC), int(np.median([size.pixels for size in sizes])), *rounded)
 
 
 def _spread(sample_N: NDArray[np.float64], std: float) -> float:
@@ -322,7 +325,8 @@ def _some(scenes: Sequence[Scene], most: int) -> Sequence[Scene]:
 
 def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
     files = [(relative_paths(dataset, s)[0], stamp_of(s.image).key) for s in scenes]
-    return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": _RULE})
+    rule = [_RULE, _FORMAT]
+    return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": rule})
 
 
 def _load(path: Path) -> BandStatistics:
@@ -330,9 +334,12 @@ def _load(path: Path) -> BandStatistics:
     if cached["format"] != _FORMAT:
         raise ValueError("its format is another")
     arrays = {f"{name}_C": np.array(cached[name], np.float64) for name in _NAMES}
-    return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], **arrays)
+    scenes = TypeAdapter(SceneMeans | None).validate_python(cached["scenes"])
+    return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], scenes=scenes, **arrays)
 
 
 def _bytes_of(statistics: BandStatistics) -> bytes:
-    data = {"format": _FORMAT} | {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
-    return seal(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype})).encode()
+    data: dict[str, Any] = {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
+    data |= {"format": _FORMAT, "pixels": statistics.pixels, "dtype": statistics.dtype}
+    data["scenes"] = None if statistics.scenes is None else asdict(statistics.scenes)
+    return seal(json.dumps(data)).encode()

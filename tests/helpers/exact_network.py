@@ -90,7 +90,7 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "dtype": "uint8",
         "band_names": (),
         "scenes": None,
-        "between": (),
+        "scene_means": None,
         "normalisation": Normalisation((), ()),  # whatever the values, they fit
         "mean_C": (),
         "metres_per_pixel": 0.5,

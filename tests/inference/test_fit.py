@@ -1,6 +1,7 @@
 """Fit of a raster to a run: other units, orders and types are refused, another landscape is not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
-from segmenter.inference.fit import BandMoments, check_fit
+from segmenter.grid.scenes import SceneMeans
+from segmenter.inference.fit import BandMoments, check_fit, other_light
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import open_raster
 from segmenter.raster.header import order_of
@@ -39,7 +41,7 @@ def run_of(
     trained = landscape() if image is None else image
     mean, std = trained.mean(axis=(0, 1)), trained.std(axis=(0, 1))
     scale = Normalisation.of(mean, std)
-    return SimpleNamespace(dtype=dtype, scenes=None, normalisation=scale, band_names=names, between=())
+    return SimpleNamespace(dtype=dtype, scenes=None, normalisation=scale, band_names=names, scene_means=None)
 
 
 def fit(run: Any, image: NDArray[Any], *, insist: bool = False) -> tuple[str, ...]:
@@ -52,34 +54,93 @@ def test_another_landscape_fits(seed: int, moved: float) -> None:
     assert fit(run_of(), landscape(seed, moved).astype(np.uint16)) == ()
 
 
-def run_of_scenes(brightness: float = 0.0) -> Any:
-    """A run whose training scenes' means differ by a tenth of a deviation."""
+def run_of_scenes(brightness: float = 0.0, scenes: int = 12) -> Any:
+    """A run of scenes as large as `landscape`, whose means differ by a tenth of the pixels' deviation."""
     run = run_of()
-    run.between = tuple(0.1 * np.array(run.normalisation.std))
-    run.recipe = SimpleNamespace(augmentation=SimpleNamespace(brightness=brightness, contrast=brightness))
+    mean, std = (np.array(each) for each in (run.normalisation.mean, run.normalisation.std))
+    means = mean + std * 0.1 * np.random.default_rng(1).normal(size=(scenes, 4))
+    each = (means.mean(axis=0), means.std(axis=0, ddof=1), means.min(axis=0), means.max(axis=0))
+    run.scene_means = SceneMeans(scenes, SIZE[0] * SIZE[1], *(tuple(values.tolist()) for values in each))
+    augmentation = {"brightness": brightness, "contrast": brightness, "transforms": ()}
+    run.recipe = SimpleNamespace(augmentation=SimpleNamespace(**augmentation))
     return run
 
 
-@pytest.mark.parametrize(("moved", "told"), [(0.1, 0), (-0.1, 0), (0.5, 1), (-0.7, 1)])
-def test_light_unlike_that_of_every_scene_is_said_in_one_line_for_all(moved: float, told: int) -> None:
-    lines = {fit(run_of_scenes(), landscape(seed, moved).astype(np.uint16)) for seed in range(3)}
-    assert len(lines) == 1
-    assert len(lines.pop()) == told
+def light(run: Any, *images: NDArray[Any]) -> str:
+    seen: list[BandMoments] = []
+    for image in images:
+        whole = Window(0, 0, *image.shape[:2])
+        check_fit(run, ArrayRaster(image), whole, insist=True, seen=seen)
+    return other_light(run, seen, sum(image.shape[0] * image.shape[1] for image in images))
 
 
-def test_what_helps_is_said_where_training_lacked_it() -> None:
-    image = landscape(0, 0.7).astype(np.uint16)
-    (before,), (after,) = fit(run_of_scenes(), image), fit(run_of_scenes(0.25), image)
+@pytest.mark.parametrize("moved", [0.0, 0.1, -0.1, 0.8, -0.8])
+def test_light_unlike_that_of_all_scenes_is_said_once_for_all_images(moved: float) -> None:
+    images = [landscape(seed, moved).astype(np.uint16) for seed in range(3)]
+    assert bool(light(run_of_scenes(), *images)) == (abs(moved) > 0.5)
+
+
+def test_pieces_of_a_scene_are_not_taken_for_another_light() -> None:
+    """One piece may hold water alone; together they are the scene."""
+    scene = landscape(4).astype(np.uint16)
+    pieces = [scene[r : r + 30, c : c + 38] for r in range(0, 150, 30) for c in range(0, 190, 38)]
+    assert len({light(run_of_scenes(), piece) for piece in pieces}) == 1
+    assert light(run_of_scenes(), *pieces) == ""
+    assert light(run_of_scenes(), scene[:30, :38] * 2) == ""
+
+
+def test_means_that_a_scene_of_training_had_are_not_other_light() -> None:
+    run = run_of_scenes()
+    dark, bright = (tuple(np.array(run.scene_means.mean) * times) for times in (0, 3))
+    run.scene_means = replace(run.scene_means, low=dark, high=bright)
+    assert light(run, landscape(0, 0.8).astype(np.uint16)) == ""
+
+
+def test_scenes_standardised_one_by_one_differ_by_nothing() -> None:
+    run = run_of_scenes()
+    alike = tuple(1e-9 * np.array(run.scene_means.mean))
+    run.scene_means = replace(
+        run.scene_means, deviation=alike, low=run.scene_means.mean, high=run.scene_means.mean
+    )
+    assert light(run, landscape(0).astype(np.uint16)) == ""
+
+
+def test_few_scenes_and_many_bands_raise_no_alarm_by_chance() -> None:
+    rng = np.random.default_rng(9)
+    alarms = 0
+    for _ in range(200):
+        means = rng.normal(size=(8, 60))
+        each = (means.mean(axis=0), means.std(axis=0, ddof=1), means.min(axis=0), means.max(axis=0))
+        run = run_of_scenes()
+        run.normalisation = Normalisation.of(np.zeros(60), np.ones(60))
+        run.scene_means = SceneMeans(8, 1, *(tuple(values.tolist()) for values in each))
+        found = rng.normal(size=(1, 60))
+        alarms += bool(other_light(run, [BandMoments(found[0], found[0], 999, found)], 1))
+    assert alarms <= 8, "a hundredth, and what chance adds"
+
+
+def test_several_runs_must_agree_on_the_light() -> None:
+    knows, old = run_of_scenes(), run_of()
+    seen = [BandMoments.of(ArrayRaster(landscape(0, 0.8).astype(np.uint16)), Window(0, 0, *SIZE))]
+    for second, told in ((knows, True), (old, False)):
+        both = object.__new__(Ensemble)
+        object.__setattr__(both, "members", (knows, second))
+        assert bool(other_light(both, seen, SIZE[0] * SIZE[1])) == told
+
+
+@pytest.mark.parametrize("change", [{"brightness": 0.25, "contrast": 0.25}, {"transforms": ("RandomGamma",)}])
+def test_colours_are_advised_where_training_left_them_alone(change: dict[str, Any]) -> None:
+    image, run = landscape(0, 0.8).astype(np.uint16), run_of_scenes()
+    before = light(run, image)
+    vars(run.recipe.augmentation).update(change)
+    after = light(run, image)
+    assert after
     assert before.startswith(after)
     assert before != after
 
 
-def test_a_band_alike_in_all_scenes_and_another_fault_are_not_said_as_light() -> None:
-    run = run_of_scenes()
-    run.between = (0.0, 9e3, 9e3, 9e3)
-    assert fit(run, landscape(0, 0.7).astype(np.uint16)) == ()
-    other = (landscape() * 10).astype(np.uint16)
-    assert len(fit(run_of_scenes(), other, insist=True)) == 1
+def test_another_unit_is_not_said_as_light() -> None:
+    assert light(run_of_scenes(), (landscape() * 10).astype(np.uint16)) == ""
 
 
 def test_water_alone_and_too_little_to_tell_fit() -> None:

@@ -4,16 +4,20 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pytest
 import rasterio
 
+from datasets.commands.predict import main as predict
 from datasets.commands.train import main as train
-from segmenter.inference.fit import check_fit
-from segmenter.raster import open_raster
 from segmenter.runs.run import load_run
 from tests.helpers.made_training import made
 
+_SAID = "of other light"
 
-def test_a_run_knows_how_much_its_scenes_differ(tensorflow: ModuleType, tmp_path: Path) -> None:
+
+def test_a_run_knows_the_light_of_its_scenes(
+    tensorflow: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     recipe = made(tmp_path, scenes=10)
     means = []
     for number in [0, 1, 2, 3, 5, 6, 7, 8, 9]:  # s4 validates
@@ -23,12 +27,17 @@ def test_a_run_knows_how_much_its_scenes_differ(tensorflow: ModuleType, tmp_path
             means.append(pixels.mean(axis=(1, 2)))
     run = tmp_path / "run"
     assert train([str(recipe), "--run", str(run), "--set", "distribution.strategy=one_device"]) == 0
-    known = load_run(run)
-    np.testing.assert_allclose(known.between, np.std(means, axis=0, ddof=1), rtol=1e-4)
-    for name, more, told in (("alike.tif", 5, 0), ("brighter.tif", 60, 1)):
-        with rasterio.open(tmp_path / "images/s0.tif") as file:
-            pixels, profile = file.read() + np.uint8(more), file.profile
-        with rasterio.open(tmp_path / name, "w", **profile) as file:
-            file.write(pixels)
-        with open_raster(tmp_path / name, None) as raster:
-            assert len(check_fit(known, raster, raster.extent)) == told
+    known = load_run(run).scene_means
+    assert known is not None
+    np.testing.assert_allclose(known.deviation, np.std(means, axis=0, ddof=1), rtol=1e-4)
+    assert (known.scenes, known.pixels) == (9, 97 * 83)
+    for folder, more, told in (("alike", 5, 0), ("brighter", 70, 1)):
+        (tmp_path / folder).mkdir()
+        for name in ("s0.tif", "s1.tif"):
+            with rasterio.open(tmp_path / "images" / name) as file:
+                pixels, profile = file.read() + np.uint8(more), file.profile
+            with rasterio.open(tmp_path / folder / name, "w", **profile) as file:
+                file.write(pixels)
+        capfd.readouterr()
+        assert predict([str(run), str(tmp_path / folder), "--output", str(tmp_path / f"{folder}_maps")]) == 0
+        assert capfd.readouterr().err.count(_SAID) == told, "once for all images"

@@ -297,17 +297,23 @@ def test_how_much_scenes_differ_is_known_from_eight_on(
     plain: Plain, make_geotiff: Make, rng: Any, count: int
 ) -> None:
     values = [rng.normal(100 + 9 * i, 20, (31 + i, 57, 2)).astype(np.float32) for i in range(count)]
-    found = band_statistics(
-        plain(*(make_geotiff(f"{i}.tif", v) for i, v in enumerate(values))), progress=False
-    )
+    dataset = plain(*(make_geotiff(f"{i}.tif", value) for i, value in enumerate(values)))
+    found = band_statistics(dataset, progress=False)
+    if count < 8:
+        assert found.scenes is None
+        return
     means = np.array([value.mean(axis=(0, 1), dtype=np.float64) for value in values])
-    expected = means.std(axis=0, ddof=1) if count >= 8 else [0, 0]
-    np.testing.assert_allclose(found.between_C, expected, rtol=1e-5)
+    assert found.scenes is not None
+    assert (found.scenes.scenes, found.scenes.pixels) == (count, 35 * 57)
+    for name, of in {"mean": np.mean, "low": np.min, "high": np.max}.items():
+        np.testing.assert_allclose(getattr(found.scenes, name), of(means, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(found.scenes.deviation, means.std(axis=0, ddof=1), rtol=1e-5)
+    assert band_statistics(dataset, progress=False).scenes == found.scenes, "as it was kept"
 
 
 def fields(found: BandStatistics) -> list[Any]:
-    arrays = (found.mean_C, found.std_C, found.min_C, found.max_C, found.spread_C, found.between_C)
-    return [found.pixels, found.dtype, *(array.tolist() for array in arrays)]
+    arrays = (found.mean_C, found.std_C, found.min_C, found.max_C, found.spread_C)
+    return [found.pixels, found.dtype, found.scenes, *(array.tolist() for array in arrays)]
 
 
 def test_statistics_are_kept_until_a_file_changes(plain: Plain, make_geotiff: Make, rng: Any) -> None:

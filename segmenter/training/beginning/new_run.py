@@ -216,7 +216,7 @@ def new_run(
         dtype=statistics.dtype,
         normalisation=normalisation,
         scenes=scenes,
-        between=tuple(statistics.between_C.tolist()) if statistics.between_C.any() else (),
+        scene_means=statistics.scenes,
         metres_per_pixel=tiles.metres_per_pixel,
         labels=dataset.labels,
         network=network,
