@@ -1,6 +1,6 @@
-"""Scores of the demo on 1 and on 4 logical devices, seed by seed: devices against seeds.
+"""Scores of `potsdam_small` on 1 and on 4 logical devices, seed by seed: devices against seeds.
 
-Makes the demo's imagery, then trains and maps the held-out scene as a user would, with train.py and
+Makes its imagery, then trains and maps the held-out scene as a user would, with train.py and
 predict.py, for each seed and number of devices. Prints a table of mIoU on stderr and one JSON line: the
 largest difference between seeds on the same number of devices; the largest between numbers of devices with
 the same seed; and that between the means over the seeds. Both of the latter are compared with the first.

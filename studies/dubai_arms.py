@@ -24,7 +24,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
@@ -32,9 +31,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from studies.dubai_arms_page import write_page
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import write_whole
+from studies.dubai_arms_page import write_page
+from studies.smp_beside import on_core, step_seconds
 
 RECIPES = {
     "scratch": "configs/dubai.yaml",
@@ -54,8 +54,6 @@ EPOCHS = {
     "pretrained": {"tile_7": 13, "tile_4": 7},
 }
 """As many as take the time of `scratch`. Tile 4 is small: twice as many tiles train without it."""
-_TIMED = (40, 100)
-"""Steps of `pretrained` between which it is timed for `smp`."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def _run(task: Task, given: argparse.Namespace, core: int) -> bool:
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was ended
     seconds = 0.0
     for command in _commands(task, given, folder, core):
-        code, used = _timed(command, given.work / f"{task.name}.log", core)
+        code, used = on_core(command, given.work / f"{task.name}.log", core)
         if code:
             print(f"{task.name}: ended with {code}, see {task.name}.log", file=sys.stderr, flush=True)
             return False
@@ -209,37 +207,17 @@ def _commands(task: Task, given: argparse.Namespace, folder: Path, core: int) ->
     return [train, [sys.executable, "predict.py", str(folder), image, *maps]]
 
 
-def _timed(command: list[str], log: Path, core: int) -> tuple[int, float]:
-    """(exit code, seconds of processor) of a command on one core."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {core})
-        )
-        _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, used.ru_utime + used.ru_stime
-
-
 # --------------------------------------------------------------------------- processor time of `smp`
 
 
 def _minutes(task: Task, given: argparse.Namespace, core: int) -> float:
-    """Of `smp`: what all steps of `pretrained` take here, after the first of them, which are compiled."""
+    """Of `smp`: what all steps of `pretrained` take here."""
     pair = replace(task, arm="pretrained")
-    steps = _result(given.results, pair)["steps"]
     folder = given.work / f"{task.name}-timed"
     shutil.rmtree(folder, ignore_errors=True)
     command, _ = _commands(pair, given, folder, core)
-    with (given.work / f"{task.name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, {core})
-        )
-        try:
-            timed = [_reached(process, folder, step) for step in _TIMED]
-        finally:
-            process.terminate()
-            process.wait()
-    return float(steps) * (timed[1] - timed[0]) / (_TIMED[1] - _TIMED[0]) / 60
+    steps = _result(given.results, pair)["steps"]
+    return float(steps) * step_seconds(command, folder, given.work / f"{task.name}.log", core) / 60
 
 
 def _result(results: Path, task: Task) -> dict[str, Any]:
@@ -247,17 +225,6 @@ def _result(results: Path, task: Task) -> dict[str, Any]:
     if not file.is_file():
         raise SystemExit(f"{file}: expected a result, whose steps say how long smp trains")
     return dict(json.loads(file.read_text()))
-
-
-def _reached(process: subprocess.Popen[bytes], folder: Path, step: int) -> float:
-    """Seconds of processor that a training has used when its log has this step."""
-    log = folder / "log.jsonl"
-    while not (log.is_file() and f'"step": {step},' in log.read_text()):
-        if process.poll() is not None:
-            raise SystemExit(f"{folder}: expected a training of {step} steps or more, see the log beside it")
-        time.sleep(0.2)
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user, system
 
 
 def _page(given: argparse.Namespace) -> int:

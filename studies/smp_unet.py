@@ -10,6 +10,7 @@ that is used up, so that the schedule ends where the time does.
 Runs where PyTorch is: `pip install -e '.[smp]'` in an environment of its own, without TensorFlow.
 
     python -m studies.smp_unet RECIPE --image tile_7.tif --labels tile_7_labels.tif --output DIR
+    python -m studies.smp_unet RECIPE --split test --output DIR
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datasets import load_dataset
+from segmenter.base.errors import ConfigError, run_script
+from segmenter.base.machine import keep_freed_memory
+from segmenter.base.threads import Prefetch
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
-from segmenter.base.errors import ConfigError, run_script
+from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset, Split
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import Tiling
-from tests.helpers.function_predictor import FunctionPredictor, classify
-from segmenter.grid.labels import IGNORE
-from segmenter.base.machine import keep_freed_memory
 from segmenter.raster import LabelRaster, open_raster
-from segmenter.grid.scenes import Dataset
-from segmenter.base.threads import Prefetch
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.training.prepare import TrainingTiles, class_weights, epoch_plan, prepare_tiles
+from tests.helpers.function_predictor import FunctionPredictor, classify
 
 _ENCODER = "tu-tf_efficientnet_lite0"
 _MEAN, _STD = 127.0, 128.0
@@ -70,11 +72,18 @@ def main(arguments: list[str] | None = None) -> int:
     began, steps = time.process_time(), 0
     steps = _train(model, recipe, dataset, tiles, 60 * given.minutes)
     used = time.process_time() - began
-    confusion = _score(model, dataset, Path(given.image), Path(given.labels))
-    scores = confusion.scores(Protocol(tuple(dataset.classes.names), dataset.labels, "test"))
+    pairs = [(Path(given.image), Path(given.labels))] if given.image else _scenes(dataset, given.split)
+    confusions = [_score(model, dataset, image, label) for image, label in pairs]
+    protocol = Protocol(tuple(dataset.classes.names), dataset.labels, given.split)
+    confusion = ConfusionMatrix(dataset.classes)
+    for part in confusions:
+        confusion.merge(part)
+    scores = confusion.scores(protocol)
+    interval = miou_interval(confusions, protocol)
     output = Path(given.output)
     output.mkdir(parents=True, exist_ok=True)
     found = {"steps": steps, "processor_s": round(used, 1), "difference": difference}
+    found["interval"] = interval and interval.bounds
     (output / "smp.json").write_text(json.dumps({**found, "scores": scores.to_dict()}, indent=2))
     print(scores.table())
     print(f"{steps} steps in {used / 60:.1f} minutes of processor")
@@ -84,8 +93,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m studies.smp_unet", description=__doc__.split("\n")[0])
     parser.add_argument("recipe")
-    parser.add_argument("--image", required=True, help="the raster that is mapped and scored")
-    parser.add_argument("--labels", required=True, help="its label")
+    parser.add_argument(
+        "--image", help="the raster that is mapped and scored (default: the scenes of --split)"
+    )
+    parser.add_argument("--labels", help="its label")
+    parser.add_argument("--split", default="test", choices=["validation", "test"])
     parser.add_argument("--minutes", type=float, default=20.0, help="of processor, for the training")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", required=True, help="folder for smp.json")
@@ -243,6 +255,11 @@ def _loss(recipe: Recipe, logits_BKHW: Any, labels_BHW: Any, weights_K: Any) -> 
 
 
 # ---------------------------------------------------------------------------------------- scoring
+
+
+def _scenes(dataset: Dataset, split: Split) -> list[tuple[Path, Path]]:
+    """Image and label of each scene of a split."""
+    return [(scene.image, scene.label) for scene in dataset.of(split) if scene.label]
 
 
 def _score(model: Any, dataset: Dataset, image: Path, label: Path) -> ConfusionMatrix:

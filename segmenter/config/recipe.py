@@ -145,7 +145,8 @@ class AugmentationConfig(Section):
         0.0,
         "share of the range",
         "largest standard deviation of the Gaussian noise that is added to a tile, as a share of the range "
-        "of the pixels' type; slow to compute; 0: off",
+        "that colour changes see: 0 to 255 of 8-bit photographs, else six deviations of each band; slow to "
+        "compute; 0: off",
         ge=0,
         le=0.5,
     )
@@ -237,7 +238,8 @@ class TrainingConfig(Section):
     epochs: Count = setting(
         100,
         "epochs",
-        "length of the training in epochs of planned steps; in one epoch each tile is seen once",
+        "length of the training in epochs of planned steps; in one epoch each tile is seen once or "
+        "more often, but for sampling.method rare_class and foreground, which draw tiles at random",
         ge=1,
     )
     optimizer: Literal["adamw", "sgd"] = setting(

@@ -44,9 +44,9 @@ _TAILS = 0.01
 _SEED = 20
 _LEAST_SCENES = 8
 """Fewer of them do not tell how much scenes differ."""
-_FORMAT, _NAMES = 4, ("mean", "std", "min", "max", "spread")
-_RULE = 3
-"""Number of the rule which pixels are read, and which of them are data."""
+_NAMES = ("mean", "std", "min", "max", "spread")
+_RULE = 4
+"""Number of the rule which pixels are read, which of them are data, and what of them is kept."""
 
 
 @dataclass(frozen=True)
@@ -325,14 +325,11 @@ def _some(scenes: Sequence[Scene], most: int) -> Sequence[Scene]:
 
 def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
     files = [(relative_paths(dataset, s)[0], stamp_of(s.image).key) for s in scenes]
-    rule = [_RULE, _FORMAT]
-    return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": rule})
+    return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": _RULE})
 
 
 def _load(path: Path) -> BandStatistics:
     cached = json.loads(read_sealed(path))
-    if cached["format"] != _FORMAT:
-        raise ValueError("its format is another")
     arrays = {f"{name}_C": np.array(cached[name], np.float64) for name in _NAMES}
     scenes = TypeAdapter(SceneMeans | None).validate_python(cached["scenes"])
     return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], scenes=scenes, **arrays)
@@ -340,6 +337,6 @@ def _load(path: Path) -> BandStatistics:
 
 def _bytes_of(statistics: BandStatistics) -> bytes:
     data: dict[str, Any] = {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
-    data |= {"format": _FORMAT, "pixels": statistics.pixels, "dtype": statistics.dtype}
+    data |= {"pixels": statistics.pixels, "dtype": statistics.dtype}
     data["scenes"] = None if statistics.scenes is None else asdict(statistics.scenes)
     return seal(json.dumps(data)).encode()
