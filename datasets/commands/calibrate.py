@@ -4,12 +4,11 @@ validation scenes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import plain, run_tool
+from segmenter.base.errors import plain
 from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
 
@@ -62,7 +61,3 @@ _CALLS = {
 
 def _parser() -> ToolParser:
     return tool_parser("calibrate", __doc__, _Options, calls=_CALLS)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import ConfigError, plain, run_tool
+from segmenter.base.errors import ConfigError, plain
 from segmenter.base.invocation import ToolParser, quote_path
 from segmenter.base.options import option, parse_options
 from segmenter.base.terminal import align_table, say
@@ -98,7 +97,3 @@ _CALLS = {
 
 def _parser() -> ToolParser:
     return tool_parser("demo", __doc__, _Options, calls=_CALLS)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser
 from segmenter.base.options import option
 from segmenter.config.recipe_options import RecipeOptions
@@ -56,7 +54,3 @@ _CALLS = {
 
 def _parser() -> ToolParser:
     return tool_parser("input", __doc__, _Options, calls=_CALLS)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))

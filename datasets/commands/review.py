@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from segmenter.base.addresses import is_address, mask_secrets
-from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain, run_tool
+from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
 from segmenter.base.invocation import ToolParser, installation, invocation, quote_path
 from segmenter.base.options import option
@@ -283,7 +282,3 @@ _CALLS = {
 
 def _parser() -> ToolParser:
     return tool_parser("review", __doc__, ReviewRequest, calls=_CALLS)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))

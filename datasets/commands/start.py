@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, counted, plain, run_tool, shorten
+from segmenter.base.errors import ConfigError, counted, plain, shorten
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import option, parse_options
 from segmenter.base.terminal import align_table, columns, say, stdout_for_json, terminal_width
@@ -238,7 +237,3 @@ _CALLS = {
 
 def _parser() -> ToolParser:
     return tool_parser("start", __doc__, _Options, calls=_CALLS)
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))

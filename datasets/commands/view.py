@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import plain, run_tool
+from segmenter.base.errors import plain
 from segmenter.base.invocation import ToolParser
 from segmenter.base.machine import return_freed_memory
 from segmenter.base.options import OverwriteOptions, option
@@ -133,7 +133,3 @@ _CALLS = {
 
 def _parser() -> ToolParser:
     return tool_parser("view", __doc__, ViewOptions, calls=_CALLS, titles=[SERVER])
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))

@@ -289,8 +289,8 @@ def test_only_one_file_of_questions_is_shown(folder: Path) -> None:
 def test_kill_9_of_the_server_loses_no_answer_that_the_page_saw_saved(folder: Path) -> None:
     path, saved = folder / "points.gpkg", {}
     for stop in (7, 15):
-        call = [sys.executable, "-m", "datasets.commands.view", str(path), "--no-browser"]
-        call += ["--images", str(folder / "images")]
+        words = ["view", str(path), "--no-browser", "--images", str(folder / "images")]
+        call = [sys.executable, "-c", f"from datasets.commands import main; main({words})"]
         with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             address = re.search(r"localhost:(\d+)/([^/]+)/", child.stdout.readline())
