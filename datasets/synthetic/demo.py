@@ -24,8 +24,6 @@ from .make import make_whole, refuse_to_overwrite
 from .scene import Camera
 from .town import Site
 
-CLASSES = ("crops", "meadow", "wood", "building", "road", "solar park")
-"""In the order of their codes, from 0."""
 SIDE, TILE, GSD = 512, 128, 0.25
 """Pixels of a scene and of a tile on a side; metres per pixel."""
 TRAIN, VALIDATION, TEST = 20, 2, 3

@@ -100,14 +100,6 @@ def units(encoder: str, bands: int = 3) -> list[ConvUnit]:
     return chain
 
 
-def shapes(encoder: str, bands: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield path and shape of each weight of an encoder."""
-    for unit in units(encoder, bands):
-        yield f"{unit.conv}/kernel", unit.shape
-        for part in ("gamma", "beta", "moving_mean", "moving_variance"):
-            yield f"{unit.norm}/{part}", (unit.outputs,)
-
-
 def _lite(encoder: str) -> Iterator[Block]:
     width, depth = _LITE[encoder]
     inputs, number = LITE_STEM, 0

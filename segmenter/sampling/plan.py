@@ -63,12 +63,6 @@ def order_for_replicas(
     return row[np.argsort(block_B, kind="stable")]
 
 
-def classes_seen(shares: Sequence[int], holds: NDArray[np.bool_]) -> int:
-    """Return the number of (replica, class) pairs with the class in the replica's block of a row (B, K)."""
-    blocks = np.split(holds, np.cumsum(shares)[:-1])
-    return sum(int(block.any(axis=0).sum()) for block in blocks)
-
-
 def _scarce_first(holds: NDArray[np.bool_], shares: Sequence[int]) -> NDArray[np.int64]:
     """Return (B,) the block of each tile; classes with fewest tiles are spread first."""
     block_B = np.full(len(holds), -1)

@@ -25,6 +25,7 @@ from segmenter.base.errors import DeviceError, OutputError
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.strategy import Devices
 from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.training.timing import made_stack, step_parts
 from tests.helpers.laboratory import strategy_of
 from tests.helpers.refusals import refused
 
@@ -303,5 +304,5 @@ def test_the_rate_counts_the_images_of_all_devices(
     monkeypatch.setattr(step.time, "perf_counter", lambda: next(ticks))
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3)
-    model = UNetConfig(depth=1, width=2)
-    assert step.rate_of(devices, model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
+    parts = step_parts(devices, UNetConfig(depth=1, width=2), LossConfig(), training)
+    assert step.time_step(parts, made_stack(devices, 3, 6, 16), 5)[0] == pytest.approx(3 * 6)

@@ -13,7 +13,7 @@ from datasets.commands.demo import main
 from datasets.commands.demo_facts import RARE, SHUFFLED, SHUFFLED_COMMAND, DemoFacts
 from datasets.commands.recipes import ready_made
 from datasets.synthetic import demo
-from datasets.synthetic.demo import CLASSES, TILE, TRAIN, make_demo, scene_names
+from datasets.synthetic.demo import TILE, TRAIN, make_demo, scene_names
 from segmenter.base.errors import ConfigError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
@@ -22,6 +22,9 @@ from segmenter.runs.log import RunLog
 from segmenter.sampling.forecast import holds
 from segmenter.tiles.index import TileIndex, build_index
 from tests.helpers.refusals import refused
+
+CLASSES = ("crops", "meadow", "wood", "building", "road", "solar park")
+"""In the order of their codes, from 0."""
 
 
 @pytest.fixture(scope="module")

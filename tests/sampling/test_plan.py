@@ -20,7 +20,6 @@ from segmenter.sampling import (
     plan,
     planned_rows,
 )
-from segmenter.sampling.plan import classes_seen
 from tests.helpers.class_tables import table
 from tests.helpers.refusals import refused
 
@@ -370,6 +369,12 @@ def test_only_the_order_changes(seed: int, shares: tuple[int, ...]) -> None:
     ordered = order_for_replicas(row, shares, holds)
     assert sorted(ordered) == sorted(row)
     np.testing.assert_array_equal(order_for_replicas(row, shares, holds), ordered)
+
+
+def classes_seen(shares: tuple[int, ...], holds: np.ndarray) -> int:
+    """Return the number of (replica, class) pairs with the class in the replica's block of a row (B, K)."""
+    blocks = np.split(holds, np.cumsum(shares)[:-1])
+    return sum(int(block.any(axis=0).sum()) for block in blocks)
 
 
 def test_replicas_see_more_classes_than_in_blocks_as_they_come() -> None:

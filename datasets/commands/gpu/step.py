@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 from segmenter.devices.strategy import Devices
 from segmenter.training.timing import made_stack, step_parts
 
@@ -86,16 +85,6 @@ def memory(parts: Any, devices: Devices, images: int, side: int, *, xla: bool) -
     yield Figure(
         name, peak / 2**30, "GiB", expected, holds, note=f"formula over measured {ratio:.2f}", told=True
     )
-
-
-def rate_of(
-    devices: Devices, model: ModelConfig, loss: LossConfig, training: TrainingConfig, side: int, calls: int
-) -> float:
-    """Return images a second of the training step."""
-    parts = step_parts(devices, model, loss, training)
-    return time_step(parts, made_stack(devices, training.steps_per_call, training.global_batch, side), calls)[
-        0
-    ]
 
 
 def time_step(parts: Any, stack: Any, calls: int) -> tuple[float, float]:

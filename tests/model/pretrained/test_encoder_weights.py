@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from datasets.commands.convert_weights import main
 from segmenter.base.errors import SegmenterError, WeightsError, run_script
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.architectures import FAMILIES, shapes
+from segmenter.model.architectures import FAMILIES, units
 from segmenter.model.encoders import ENCODERS
 from segmenter.model.layers import Layers
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
@@ -118,7 +118,10 @@ def weights_file(path: Path, encoder: str, **options: Any) -> Path:
 def test_names_and_shapes_are_those_of_the_encoder_built_and_drop_path_grows(encoder: str) -> None:
     model = built(encoder, 5, output_stride=8, decoder="deeplabv3plus", drop_path=0.3)
     learned = [v for v in model.variables if not v.path.endswith("/masks")]
-    assert {v.path: tuple(v.shape) for v in learned} == dict(shapes(encoder, 5))
+    shapes = {f"{unit.conv}/kernel": unit.shape for unit in units(encoder, 5)}
+    parts = ("gamma", "beta", "moving_mean", "moving_variance")
+    shapes |= {f"{unit.norm}/{part}": (unit.outputs,) for unit in units(encoder, 5) for part in parts}
+    assert {v.path: tuple(v.shape) for v in learned} == shapes
     rates = [layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"]
     assert len(rates) >= 8
     assert rates == pytest.approx(np.arange(1, len(rates) + 1) * 0.3 / len(rates))
