@@ -21,7 +21,7 @@ from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation, quote_path
 from segmenter.base.sealed import json_object, other_format, seal, unsealed_text
-from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
+from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.evaluation.scores import percent
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.grid.scenes import Scene
@@ -43,7 +43,7 @@ class RunWithWeights(Protocol):
 
 class StrictRecord(BaseModel):
     model_config = ConfigDict(
-        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, from_attributes=True
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always"
     )
 
 
@@ -420,23 +420,7 @@ def load_progress(run: Path) -> Progress | None:
 
 
 CALIBRATION = "calibration.json"
-Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Bias = Annotated[float, Field(ge=-1000, le=1000)]
-
-
-class _Measures(StrictRecord):
-    ece: Share
-    nll: float
-    miou: Share
-    bins: Annotated[
-        tuple[tuple[Annotated[int, Field(ge=0)], Share, Share], ...],
-        Field(min_length=BINS, max_length=BINS),
-    ]
-    risks: Annotated[tuple[Share, ...], Field(min_length=len(COVERAGES), max_length=len(COVERAGES))]
-    area: Share
-
-    def measures(self) -> Measures:
-        return Measures(**dict(self))
 
 
 class FittedScene(StrictRecord):
@@ -475,15 +459,15 @@ class CalibrationFile(StrictRecord):
     scenes: int = Field(ge=1)
     fitted_on: tuple[FittedScene, ...] = ()
     copied_from: Annotated[str, Field(max_length=10_000)] = ""
-    before: _Measures
-    with_temperature: _Measures
-    with_bias: _Measures
+    before: Measures
+    with_temperature: Measures
+    with_bias: Measures
 
     @property
     def fitted(self) -> Fitted:
         """Calibration with its measures."""
-        each = (self.before, self.with_temperature, self.with_bias)
-        return Fitted(Calibration(self.temperature, self.bias), *(one.measures() for one in each))
+        calibration = Calibration(self.temperature, self.bias)
+        return Fitted(calibration, self.before, self.with_temperature, self.with_bias)
 
 
 def save_calibration(
@@ -495,7 +479,6 @@ def save_calibration(
         CheckpointError: the run has no weights.
         OutputError: the file cannot be written.
     """
-    of = _Measures.model_validate
     content = CalibrationFile(
         step=step_of(run.weights_file()),
         weights=run.fingerprint(),
@@ -504,9 +487,9 @@ def save_calibration(
         pixels=pixels,
         scenes=scenes,
         fitted_on=tuple(fitted_on),
-        before=of(fitted.before),
-        with_temperature=of(fitted.temperature),
-        with_bias=of(fitted.with_bias),
+        before=fitted.before,
+        with_temperature=fitted.temperature,
+        with_bias=fitted.with_bias,
     )
     write_calibration(run.path, content)
 
