@@ -20,7 +20,7 @@ BINS = 15
 COVERAGES = tuple(i / 20 for i in range(1, 21))
 """Shares of the pixels, most confident first, at which the risk is recorded."""
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
-"""Limits are those of files (`runs.calibration_file`)."""
+"""Limits are those of files (`runs.records`)."""
 _HOTTEST = 50.0
 _LOWER = 0.999
 """Part of the likelihood's loss that a bias must come below: less is noise of the sample."""

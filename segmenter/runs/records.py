@@ -292,7 +292,7 @@ class ShownWindows(StrictRecord):
         shown: chosen windows, worst first.
     """
 
-    format: Literal[1]
+    format: Literal[1] = 1
     step: Count
     epoch: Count
     windows: Count
@@ -306,30 +306,12 @@ def as_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def save_windows(
-    run: Path,
-    shown: Sequence[ShownWindow],
-    *,
-    step: int,
-    epoch: int,
-    windows: int,
-    scenes: int,
-    of_scenes: int,
-) -> None:
-    """Write the windows file of a run, completely or not at all; arguments as in `ShownWindows`.
+def save_windows(run: Path, content: ShownWindows) -> None:
+    """Write the windows file of a run, completely or not at all.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    content = ShownWindows(
-        format=1,
-        step=step,
-        epoch=epoch,
-        windows=windows,
-        scenes=scenes,
-        of_scenes=of_scenes,
-        shown=tuple(shown),
-    )
     write_whole(run / WINDOWS, seal(json.dumps(content.model_dump(mode="json"))).encode())
 
 

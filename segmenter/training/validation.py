@@ -35,6 +35,7 @@ from segmenter.runs.records import (
     Progress,
     ProgressMap,
     ShownWindow,
+    ShownWindows,
     add_progress,
     as_base64,
     save_windows,
@@ -251,15 +252,15 @@ def show_best(
     keep_as_best(run.path)
     title = f"validation after epoch {position.epoch}"
     summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
-    save_windows(
-        run.path,
-        examples.windows_to_show(dataset),
+    content = ShownWindows(
         step=position.done,
         epoch=position.epoch,
         windows=examples.windows,
         scenes=len(examples.scenes),
         of_scenes=len(dataset.of("validation")),
+        shown=tuple(examples.windows_to_show(dataset)),
     )
+    save_windows(run.path, content)
 
 
 def follow(

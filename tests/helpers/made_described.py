@@ -18,6 +18,7 @@ from segmenter.runs.records import (
     CalibrationFile,
     GroundPlace,
     Origin,
+    ShownWindows,
     load_calibration,
     save_calibration,
     save_origin,
@@ -78,7 +79,7 @@ def described_run(
         (path / picture).write_bytes(b"\x89PNG " + picture.encode())
     (path / "report.html").write_text(f"<td>{ROOT}</td>")
     (path / "validation.json").write_text(json.dumps({"format": 1, "images": [f"{ROOT}/s1.tif"]}))
-    save_windows(path, [], step=4, epoch=1, windows=6, scenes=1, of_scenes=1)
+    save_windows(path, ShownWindows(step=4, epoch=1, windows=6, scenes=1, of_scenes=1, shown=()))
     (path / "tensorboard").mkdir()
     (path / "tensorboard" / "events.out.tfevents.1.kims-machine.2.0.v2").write_bytes(b"kims-machine")
     return path

@@ -16,7 +16,7 @@ from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import weight_shapes
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.log import LOG, log_line
-from segmenter.runs.records import ShownWindow, as_base64, save_windows
+from segmenter.runs.records import ShownWindow, ShownWindows, as_base64, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
@@ -114,9 +114,9 @@ def trained_run(
         arrays = {"position": np.array(position, np.float64), META: facts}
         save_checkpoint(path, epochs * STEPS, arrays, keep=9)
     if windows and validations:
-        shown = [_window(i, "worst" if i < windows / 2 else "best", scenes[0]) for i in range(windows)]
-        step = epochs * STEPS
-        save_windows(path, shown, step=step, epoch=epochs, windows=40, scenes=2, of_scenes=len(scenes))
+        shown = tuple(_window(i, "worst" if i < windows / 2 else "best", scenes[0]) for i in range(windows))
+        counts = {"step": epochs * STEPS, "epoch": epochs, "windows": 40, "scenes": 2}
+        save_windows(path, ShownWindows(**counts, of_scenes=len(scenes), shown=shown))
     return run
 
 
