@@ -15,8 +15,6 @@ from segmenter.sampling import Plan, part_table, plan
 from segmenter.sampling.forecast import ClassStatistics, holds, scene_pixels
 from segmenter.tiles.index import TileIndex
 
-__all__ = ["REPLICAS", "limit", "plan_first_epoch"]
-
 REPLICAS = 4
 """Devices over which a row is assumed to be split: the intended server has four."""
 _LEAST_PIXELS = 32

@@ -20,8 +20,6 @@ from segmenter.raster import RasterInfo, raster_info
 from segmenter.raster.ground import meeting
 from segmenter.tiles.index import TileIndex
 
-__all__ = ["MOST_CELLS", "MOST_MAPS", "class_maps"]
-
 MOST_MAPS = 24
 """Largest number of maps drawn; further ones are only counted."""
 MOST_CELLS = 40

@@ -10,8 +10,6 @@ from segmenter.base.terminal import columns, fit_table
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
 from segmenter.runs.log import LoggedCoverage
 
-__all__ = ["quota_header", "quota_rows", "table"]
-
 _WIDTH = 100
 
 

@@ -25,7 +25,7 @@ from segmenter.base.errors import DeviceError
 from segmenter.base.threads import Prefetch
 from segmenter.grid.geometry import Window
 from segmenter.inference.blending import Blender
-from segmenter.inference.events import Batch, Event, Failed, Finished, J, Job, MappedWindow, Piece
+from segmenter.inference.events import Batch, Event, Failed, Finished, J, MappedWindow, Piece
 from segmenter.inference.prediction import (
     ExtraOutputs,
     Prediction,
@@ -130,11 +130,9 @@ class _Device:
 
 
 __all__ = [
-    "Event",
     "ExtraOutputs",
     "Failed",
     "Finished",
-    "Job",
     "MappedWindow",
     "Prediction",
     "Predictor",

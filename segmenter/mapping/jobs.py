@@ -115,7 +115,7 @@ class RasterRequest:
 
 @dataclass(eq=False)
 class MapJob:
-    """One raster to map; implements `predictor.Job`.
+    """One raster to map; implements `events.Job`.
 
     Attributes:
         name: name of its outputs without extension, unique among the jobs.
@@ -126,7 +126,7 @@ class MapJob:
         label_classes: class map of the label, with the map's ids; None: the map's.
         scene: scene name in scores; None: `name`.
         group: group of the scene in its data set; None: unknown.
-        abandoned: see `predictor.Job`; likewise `done_rows`.
+        abandoned: see `events.Job`; likewise `done_rows`.
         mosaic: mosaic that its windows extend into; None: only its own file.
         remark: warning about the raster, set after reading.
         kept_as_partial: True if computed windows are saved in a partial map.

@@ -9,8 +9,6 @@ from segmenter.raster.gdal.settings import quiet_gdal
 from segmenter.raster.ground import (
     crs_title,
     extent_text,
-    length,
-    metres_apart,
     outlines,
     pixel_sides,
 )
@@ -19,7 +17,6 @@ from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.opening_cache import KnownRasters
 from segmenter.raster.reading import (
-    MAX_EMPTY_PIXELS,
     Raster,
     ask_for_bands,
     open_raster,
@@ -35,7 +32,6 @@ from segmenter.raster.write import (
 )
 
 __all__ = [
-    "MAX_EMPTY_PIXELS",
     "KnownRasters",
     "LabelIds",
     "LabelRaster",
@@ -49,8 +45,6 @@ __all__ = [
     "extent_text",
     "keeps_crs",
     "leftovers",
-    "length",
-    "metres_apart",
     "open_raster",
     "outlines",
     "pixel_sides",

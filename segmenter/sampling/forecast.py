@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 
-__all__ = ["ClassStatistics", "Forecast", "Outlook", "class_statistics", "forecast", "holds", "scene_pixels"]
-
 _MOST_EXACT_CLASSES = 20
 """Inclusion–exclusion has 2^classes terms: a million take a tenth of a second, and a billion too long."""
 _ORDERS = 4096

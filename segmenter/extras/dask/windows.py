@@ -247,7 +247,7 @@ def _threads() -> int:
 
 @dataclass(eq=False)
 class _StripJob:
-    """Strip as a `predictor.Job`."""
+    """Strip as a `events.Job`."""
 
     job: MapJob
     strip: JobStrip
