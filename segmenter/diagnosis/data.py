@@ -7,7 +7,6 @@ values null. A change that older readers would misread increases `VERSION`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -217,9 +216,9 @@ class Diagnosis:
         maps: maps of class shares; `maps_left_out`: number of maps not drawn.
         run: coverage of a run; None if none was given.
         scales: classes by scale; None if the scenes have one scale, or unknown scales.
-        samplings: each sampling method at each batch size; empty in a diagnosis of an older version.
+        samplings: each sampling method at each batch size.
         quotas: `sampling.quota: presence`, then `rarity` at rising lifts, each with the recipe's
-            `sampling.quotas`; empty as `samplings`, and where nothing can be planned.
+            `sampling.quotas`; empty where nothing can be planned.
     """
 
     version: int
@@ -241,9 +240,9 @@ class Diagnosis:
     plans: list[PlanFacts]
     limit: Limit
     run: LoggedCoverage | None
-    scales: GsdFacts | None = None
-    samplings: list[SamplingFacts] = field(default_factory=list)
-    quotas: list[QuotaFacts] = field(default_factory=list)
+    scales: GsdFacts | None
+    samplings: list[SamplingFacts]
+    quotas: list[QuotaFacts]
 
     @property
     def names(self) -> list[str]:
@@ -257,21 +256,5 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: numbers, text, lists, dicts and None."""
-        data: dict[str, Any] = _adapter().dump_python(self, mode="json", by_alias=True)
+        data: dict[str, Any] = TypeAdapter(Diagnosis).dump_python(self, mode="json", by_alias=True)
         return data
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
-        """Return the diagnosis from data of `to_dict`.
-
-        Raises:
-            ValueError: the data has another version, lacks a key, or has a value of a wrong type.
-        """
-        if data.get("version") != VERSION:
-            raise ValueError(f"expected a diagnosis of version {VERSION}, got {data.get('version')!r}")
-        return _adapter().validate_python(data)
-
-
-@cache
-def _adapter() -> TypeAdapter[Diagnosis]:
-    return TypeAdapter(Diagnosis)

@@ -23,6 +23,7 @@ from segmenter.runs.log import log_line
 from segmenter.sampling import part_table, plan
 from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import TileIndex, build_index
+from tests.helpers.made_diagnosis import from_dict
 from tests.helpers.refusals import refused
 from tests.helpers.report_page import Page
 from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
@@ -104,7 +105,7 @@ def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) 
     config = recipe(tiles={"size": 32, "overlap": 3})
     diagnosis = diagnose(config, dataset, index, (8, 16), progress=False)
     found = diagnosis.to_dict()
-    assert Diagnosis.from_dict(found) == diagnosis
+    assert from_dict(found) == diagnosis
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert (found["version"], found["split"], found["scenes"], found["tiles"]) == (1, "train", 2, 2 * 4 * 7)
     assert (found["tile_px"], found["overlap_px"], found["min_pixels"]) == (32, 3, 32)
@@ -186,7 +187,7 @@ def test_each_sampling_is_the_epoch_that_training_would_have(image: Path) -> Non
         assert one["limiting_steps"] == held[:, found["limit"]["class"]].mean()
         assert (one["steps"], one["most_uses"]) == (len(rows), np.bincount(rows.reshape(-1)).max())
         assert one["tiles_seen"] == len(np.unique(rows)) / len(counts)
-    text = table(Diagnosis.from_dict(found))
+    text = table(from_dict(found))
     assert "an epoch by each method of sampling:" in text
     (line,) = (line.split() for line in text.splitlines() if "repeat_factor" in line)
     (one,) = (one for one in found["samplings"] if one["method"] == "repeat_factor")
@@ -208,7 +209,7 @@ def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path, by_h
         shown = (counts >= 32)[result.rows_SB].sum(axis=(0, 1))
         held = (counts >= 32).sum(axis=0)
         assert one["uses"] == [s / n if n else None for s, n in zip(shown, held, strict=True)]
-    text = table(Diagnosis.from_dict(found))
+    text = table(from_dict(found))
     (line,) = (line.split() for line in text.splitlines() if line.strip().startswith("repeats "))
     assert line[1:] == [f"{one['repeats']:,}" for one in found["quotas"]]
 
@@ -231,7 +232,7 @@ def test_a_refused_plan_does_not_stop_the_diagnosis(image: Path) -> None:
     assert "expected a training.global_batch of at least 3" in bad["refused"]
     assert (bad["plan"], bad["steps"], bad["shuffle"]["complete_steps"]) == (None, 0, 0.0)
     assert (good["refused"], good["plan"]["complete_steps"], good["coverage_repeats"]) == (None, 1.0, 0)
-    assert f"batch 2: {bad['refused']}" in " ".join(table(Diagnosis.from_dict(found)).split())
+    assert f"batch 2: {bad['refused']}" in " ".join(table(from_dict(found)).split())
 
 
 def test_strict_is_refused_as_training_would_be_and_off_is_shown_as_if_planned(image: Path) -> None:
@@ -271,7 +272,7 @@ def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(im
     assert "From 104 on it is promised, with repeats." in lever(found, "batch")
     assert plan(counts, 104, recipe().sampling, 0, 0).promised == (0, 1)
     assert plan(counts, 100, recipe().sampling, 0, 0).promised == (0,)
-    assert "batch 16: not promised, best effort: b" in table(Diagnosis.from_dict(found))
+    assert "batch 16: not promised, best effort: b" in table(from_dict(found))
 
 
 def test_larger_tiles_are_told_where_they_help(image: Path) -> None:
@@ -296,7 +297,7 @@ def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: P
     assert 0 < found["forecast"]["batches"][0]["error"] < 0.01
     assert "at most 62 classes" in found["plans"][0]["refused"]
     assert "no epoch is planned" in found["limit"]["why"]
-    assert " ± " in table(Diagnosis.from_dict(found))
+    assert " ± " in table(from_dict(found))
 
 
 def log(folder: Path, lines: list[Data], tail: str = "") -> Path:
@@ -325,7 +326,7 @@ def test_a_run_is_summed_from_its_log(image: Path, tmp_path: Path) -> None:
     assert (ran["promised"], ran["best_effort"]) == ([0], [1])
     assert [one["step"] for one in ran["history"]] == [5, 10]
     assert ran["history"][1]["held_share"] == pytest.approx([1, 0.4])
-    assert "10 steps, 3 short of a promised class" in " ".join(table(Diagnosis.from_dict(found)).split())
+    assert "10 steps, 3 short of a promised class" in " ".join(table(from_dict(found)).split())
 
 
 def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
@@ -425,7 +426,7 @@ def test_classes_by_scale_are_those_of_the_tiles(scenes: MakeScenes) -> None:
         assert scales.held[t] == [sum(index.counts_NK[i, c] >= 32 for i in tiles) for c in range(3)]
         assert scales.pixels[t] == [sum(int(index.counts_NK[i, c]) for i in tiles) for c in range(3)]
     assert np.sum(scales.pixels) == sum(c.pixels for c in found.classes)
-    assert Diagnosis.from_dict(found.to_dict()) == found
+    assert from_dict(found.to_dict()) == found
 
 
 def test_text_and_chart_have_the_same_numbers(scenes: MakeScenes) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from segmenter.diagnosis import Diagnosis, facts, report
 from segmenter.sampling.forecast import forecast
@@ -86,7 +87,7 @@ def made_diagnosis(
                 {"lever": "label", "text": "Label scenes like top_potsdam_2_10, which has most of it."},
             ],
         },
-        "run": _run(rng, K, best_effort, run) if run else None,
+        "run": _run(rng, K, best_effort, run) if run else None, "scales": None, "samplings": [], "quotas": [],
     }  # fmt: skip
     return {**diagnosis, **more}
 
@@ -150,5 +151,10 @@ def _run(rng: np.random.Generator, K: int, best: Sequence[int], lines: int) -> D
     }  # fmt: skip
 
 
-def html_report(diagnosis: dict[str, Any]) -> str:
-    return report.html_report(Diagnosis.from_dict(diagnosis))
+def from_dict(data: Data) -> Diagnosis:
+    """The diagnosis of data of `to_dict`."""
+    return TypeAdapter(Diagnosis).validate_python(data)
+
+
+def html_report(diagnosis: Data) -> str:
+    return report.html_report(from_dict(diagnosis))
