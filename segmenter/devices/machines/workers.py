@@ -90,7 +90,6 @@ class ClusterWorkers(Workers):
         self._exchanges = 0
         self._place, self._since = WorkerProgress(0, 0, SHARE), time.monotonic()
         self._ended = threading.Event()
-        self._own_failure = False
 
     def name(self, index: int | None = None) -> str:
         return self.cluster.name(index)
@@ -134,7 +133,6 @@ class ClusterWorkers(Workers):
 
     def _fail(self, line: str) -> None:
         """Tell the other workers that this one ends, and why."""
-        self._own_failure = True
         self._report(self.index, f"ended: {line}")
         time.sleep(_LINGER)
 

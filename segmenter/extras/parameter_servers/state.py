@@ -73,7 +73,7 @@ class ServedState:
         workers: int,
     ) -> None:
         self.shared = workers > 1
-        self._model, self._optimiser, self._averaged = model, optimiser, averaged
+        self._optimiser, self._averaged = optimiser, averaged
         weights = {v.path for v in optimiser.weights}
         self.statistics = frozenset(v.path for v in model.non_trainable_variables if v.path not in weights)
 

@@ -23,7 +23,6 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelIds, RasterInfo, raster_info
-from segmenter.raster.stamps import Stamp, stamp_of
 
 
 class PointQuestions:
@@ -186,10 +185,6 @@ class SceneLabel(Layer):
         assert scene.label is not None, "it has findings"
         self._path, self._classes, self._info = scene.label, classes, info
         super().__init__("label", "label", info.size, info.size)
-
-    @property
-    def stamps(self) -> list[Stamp]:
-        return [stamp_of(self._path)]
 
     def read(self, window: Window, bands: Bands) -> Pixels:
         label = LabelIds(self._path, self._classes, self._info)

@@ -155,7 +155,7 @@ class Feed(Closing):
         self._maker = pool or Threads(loader, threads, ahead_of(threads, self.shape.bytes))
         self._lock = threading.Lock()
         self._plan: Plan | None = None
-        self._epoch = self._first = self._next = self._sent = 0
+        self._epoch = self._next = self._sent = 0
         self._ordered: dict[int, int] = {}
 
     @property
