@@ -367,3 +367,22 @@ def rectangle(x: float, y: float, length: float, width: float, angle: float) -> 
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (length / 2, width / 2)
     turned: Points = corners @ np.array([[cos, sin], [-sin, cos]]) + (x, y)
     return turned
+
+
+def parcel_corners(
+    canvas: Canvas, step: float, margin: int, jitter: float, rng: np.random.Generator
+) -> Points:
+    """Return (rows, columns, 2) corners of parcels in metres: a shifted, rotated and jittered grid.
+
+    Args:
+        step: metres from one corner to the next; `jitter`: most that a corner moves, as a part of it.
+        margin: steps beyond the canvas on each side.
+    """
+    reach = float(np.hypot(*canvas.extent)) / 2
+    steps = np.arange(-np.ceil(reach / step) - margin, np.ceil(reach / step) + margin + 1) * step
+    turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * step
+    x, y = np.meshgrid(steps + moved[0], steps + moved[1])
+    shaken = np.stack([x, y], -1) + rng.uniform(-jitter, jitter, (*x.shape, 2)) * step
+    cos, sin = np.cos(turn), np.sin(turn)
+    turned: Points = shaken @ np.array([[cos, sin], [-sin, cos]]) + np.array(canvas.extent) / 2
+    return turned

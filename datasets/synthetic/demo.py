@@ -19,7 +19,7 @@ from segmenter.base.bars import Bar
 from segmenter.grid.geometry import Size
 from segmenter.raster import RasterSpec, write_raster
 
-from .canvas import Canvas, Cover, Pattern, Points, Season, Sun, Surface, rectangle
+from .canvas import Canvas, Cover, Pattern, Points, Season, Sun, Surface, parcel_corners, rectangle
 from .make import make_whole, refuse_to_overwrite
 from .scene import Camera
 from .town import Site
@@ -106,7 +106,7 @@ def _scene(parks: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDA
     """Return the (H, W, 3) image and (H, W) codes of a scene."""
     season, camera = Season.draw(rng), Camera.draw(rng)
     canvas = Canvas(Size(SIDE, SIDE), GSD, Sun.draw(rng))
-    corners = _corners(canvas, rng)
+    corners = parcel_corners(canvas, _STEP, 1, 0.15, rng)
     houses: list[Points] = []
     for row, col in product(range(len(corners) - 1), range(corners.shape[1] - 1)):
         parcel = corners[[row, row, row + 1, row + 1], [col, col + 1, col + 1, col]]
@@ -152,18 +152,6 @@ def _paint(canvas: Canvas, outline: Points, cover: Cover, season: Season, rng: n
     """Paint a surface in one of its season's colours; contrast and period come from one range for all."""
     pattern = Pattern(_PATTERN[cover], rng.uniform(1.5, 2.2), rng.uniform(0.20, 0.28), rng.uniform(0, np.pi))
     canvas.paint(outline, Surface(season.colour(_COLOURS[cover], rng), pattern), cover, rng)
-
-
-def _corners(canvas: Canvas, rng: np.random.Generator) -> Points:
-    """Return (rows, columns, 2) corners of the parcels in metres: a turned grid, moved and jittered."""
-    reach = float(np.hypot(*canvas.extent)) / 2
-    steps = np.arange(-np.ceil(reach / _STEP) - 1, np.ceil(reach / _STEP) + 2) * _STEP
-    turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * _STEP
-    x, y = np.meshgrid(steps + moved[0], steps + moved[1])
-    shaken = np.stack([x, y], -1) + rng.uniform(-0.15, 0.15, (*x.shape, 2)) * _STEP
-    cos, sin = np.cos(turn), np.sin(turn)
-    turned: Points = shaken @ np.array([[cos, sin], [-sin, cos]]) + np.array(canvas.extent) / 2
-    return turned
 
 
 def _roads(corners: Points, rng: np.random.Generator) -> Iterator[tuple[Points, Points]]:

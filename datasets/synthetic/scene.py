@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Size
 
-from .canvas import Canvas, Cover, Pattern, Points, Season, Sun, Surface
+from .canvas import Canvas, Cover, Pattern, Points, Season, Sun, Surface, parcel_corners
 from .town import Site, Town, contrast, draw_block, draw_town, intervals, visible
 
 _STEP = 170.0
@@ -24,7 +24,7 @@ _Draw = Callable[[Town, Points], None]
 def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
     """Fill a canvas with parcels of land, one use each, and roads along some of their borders."""
     town = Town(canvas, season, rng, clutter_share=0.002, sites_share=0.0)
-    corners = _corners(canvas, rng)
+    corners = parcel_corners(canvas, _STEP, 2, 0.22, rng)
     uses, odds = list(_USES), np.array([share for share, _ in _USES.values()])
     for row, col in product(range(corners.shape[0] - 1), range(corners.shape[1] - 1)):
         parcel = corners[[row, row, row + 1, row + 1], [col, col + 1, col + 1, col]]
@@ -33,18 +33,6 @@ def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> No
             _USES[use][1](town, parcel)
     _roads(town, corners)
     town.raise_up()
-
-
-def _corners(canvas: Canvas, rng: np.random.Generator) -> Points:
-    """Return (rows, columns, 2) corners of the parcels: a shifted, rotated and jittered grid."""
-    reach = float(np.hypot(*canvas.extent)) / 2
-    steps = np.arange(-np.ceil(reach / _STEP) - 2, np.ceil(reach / _STEP) + 3) * _STEP
-    turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * _STEP
-    x, y = np.meshgrid(steps + moved[0], steps + moved[1])
-    shaken = np.stack([x, y], -1) + rng.uniform(-0.22, 0.22, (*x.shape, 2)) * _STEP
-    cos, sin = np.cos(turn), np.sin(turn)
-    turned: Points = shaken @ np.array([[cos, sin], [-sin, cos]]) + np.array(canvas.extent) / 2
-    return turned
 
 
 def _direction(parcel: Points) -> float:
