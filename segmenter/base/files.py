@@ -471,15 +471,9 @@ def exclusive_lock(folder: Path) -> Iterator[str | None]:
         SegmenterError: another process has locked it, or it is not writable.
     """
     lock = FileLock(folder / ".lock")
-    try:
+    with failing(SegmenterError, folder, "cannot write there"):
         make_folder(folder)
-        lock.take()
-    except BlockingIOError:
-        raise SegmenterError(
-            folder, "another process is writing there", remedy="wait until it has ended, or stop it"
-        ) from None
-    except OSError as error:
-        raise SegmenterError(folder, f"cannot write there: {error.strerror}") from None
+    _take(lock, folder, "there")
     try:
         yield None if lock.missing is None else no_locks(folder, lock.missing)
     finally:
@@ -533,18 +527,21 @@ def alone_writing(path: Path) -> Iterator[bool]:
     """
     lock = FileLock(path.with_name(f".{path.name}.call.lock"))
     killed = lock.path.exists()
-    try:
-        lock.take()
-    except BlockingIOError:
-        raise SegmenterError(
-            path, "another process is writing it", remedy="wait until it has ended, or stop it"
-        ) from None
-    except OSError as error:
-        raise SegmenterError(path, f"cannot write there: {error.strerror}") from None
+    _take(lock, path, "it")
     try:
         yield killed
     finally:
         lock.release()
+
+
+def _take(lock: FileLock, path: Path, where: str) -> None:
+    """Take the lock of a path, which is refused if another process is writing `where`: it, or there."""
+    with failing(SegmenterError, path, "cannot write there"):
+        try:
+            lock.take()
+        except BlockingIOError:
+            text, remedy = f"another process is writing {where}", "wait until it has ended, or stop it"
+            raise SegmenterError(path, text, remedy=remedy) from None
 
 
 def no_locks(folder: Path, why: str) -> str:
