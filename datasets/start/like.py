@@ -15,6 +15,7 @@ from segmenter.base.terminal import warn
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import load_recipe, recipe_from, with_deals
 from segmenter.grid.deals import Deals, deal_file, read_deals
+from segmenter.grid.scenes import path_below
 from segmenter.runs.run import RUN_FILE, load_run
 
 from .. import load_dataset
@@ -86,7 +87,7 @@ def _with_earlier_split(seen: Sequence[Choice], before: Recipe, path: Path) -> t
             recipe_from({"name": "planned", "dataset": unsplit["dataset"] | group}, "")
         ).scenes
         root = root_of(before.dataset.root)
-        called = {name for each in scenes for name in (each.name, each.group, _below(root, each.image))}
+        called = {name for each in scenes for name in (each.name, each.group, path_below(root, each.image))}
         for key in listed:
             split[key] = [entry for entry in split[key] if fnmatch.filter(called, entry) or entry in called]
     why = f"as in {path.name}: its scenes keep their parts"
@@ -103,10 +104,6 @@ def _with_earlier_split(seen: Sequence[Choice], before: Recipe, path: Path) -> t
     own = [choice for choice in seen if not choice.key.startswith(_SPLIT)]
     whys = {choice.key: choice.reason for choice in left}
     return (*own, *(Choice(key, value, whys.get(key, why)) for key, value in settings.items()))
-
-
-def _below(root: Path, path: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
 def _recipe(choices: Sequence[Choice], before: Recipe) -> Recipe:

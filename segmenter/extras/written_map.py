@@ -14,15 +14,12 @@ from segmenter.base.files import Closing, real
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour
 from segmenter.mapping.outputs.codes import CODES, VALUES
-from segmenter.mapping.style import BESIDE, SOURCE, SOURCE_DIGEST, WEIGHTS
+from segmenter.mapping.style import BESIDE, CONFIDENCE, SOURCE, SOURCE_DIGEST, WEIGHTS
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import colour_table
 from segmenter.raster.opening import open_dataset
 from segmenter.raster.reading import Raster, open_raster
-
-CONFIDENCE = ".confidence.tif"
-"""Ending of the confidence file beside a map."""
 
 
 @dataclass(frozen=True)

@@ -169,3 +169,8 @@ class SceneMeans:
     deviation: tuple[Annotated[float, Field(ge=0)], ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+
+def path_below(root: Path, path: Path) -> str:
+    """Return a path below a dataset's root; elsewhere, as of made images, the name alone."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name

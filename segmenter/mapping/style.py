@@ -32,7 +32,8 @@ _AT_ONCE = Size(512, COLUMN)
 
 WEIGHTS, SOURCE, SOURCE_DIGEST = "WEIGHTS", "SOURCE", "SOURCE_DIGEST"
 """Entries of a GeoTIFF's metadata: `MapStyle.weights`, name of the image's file, and a digest of it."""
-SHARES = (".confidence.tif", ".probabilities.tif")
+CONFIDENCE, PROBABILITIES = ".confidence.tif", ".probabilities.tif"
+SHARES = (CONFIDENCE, PROBABILITIES)
 """Endings of GeoTIFFs beside a map whose values are shares, which a ramp of colours shows."""
 BESIDE = (*SHARES, ENDING)
 """Endings of GeoTIFFs beside a map that are not maps."""
@@ -111,11 +112,11 @@ class MapStyle:
     def companion_files(self, name: str) -> tuple[Path, ...]:
         """Return the paths of files that are written with a map."""
         beside = {
-            "confidence.tif": self.wanted.confidence,
-            "probabilities.tif": self.request.probabilities is not None,
-            ENDING.removeprefix("."): self.sets is not None,
+            CONFIDENCE: self.wanted.confidence,
+            PROBABILITIES: self.request.probabilities is not None,
+            ENDING: self.sets is not None,
         }
-        return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
+        return tuple(self.folder / f"{name}{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
     def is_png(self, info: RasterInfo) -> bool:
         """Return whether a raster's map is a PNG."""

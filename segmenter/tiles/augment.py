@@ -20,6 +20,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import as_type
 from segmenter.tiles.kernels import Planes, by_pixel, extend_valid, is_unbounded, transform_tile, unmix
 from segmenter.tiles.statistics import BandStatistics
+from segmenter.tiles.store import Tile
 from segmenter.tiles.transforms import Stage, stages_of
 
 _KEPT_BY_ANY = 0.5
@@ -34,8 +35,6 @@ _MOST_DEVIATIONS = 16.0
 """Most deviations of a band in 256 levels; above, it fills its bytes less than photographs do."""
 _FARTHEST = 64.0
 """Times the range beyond which a value is changed as one there: a saturated pixel must not overflow."""
-
-Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE
-from segmenter.tiles.augment import Augmenter, Tile
+from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.kernels import Planes, transform_tile, turn
 from segmenter.tiles.statistics import BandStatistics
+from segmenter.tiles.store import Tile
 from tests.helpers.made_statistics import statistics_of
 
 NONE = AugmentationConfig(d4=False, brightness=0, contrast=0)

@@ -14,9 +14,10 @@ from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.tiles import transforms
-from segmenter.tiles.augment import Augmenter, Tile
+from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.probing import check_augmentation, check_transforms
 from segmenter.tiles.statistics import BandStatistics
+from segmenter.tiles.store import Tile
 from segmenter.tiles.transforms import stages_of
 from tests.helpers.made_statistics import statistics_of
 from tests.helpers.refusals import refused

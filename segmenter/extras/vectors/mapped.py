@@ -180,8 +180,8 @@ def _vectorise() -> Callable[..., int]:
 
 def _facts(journal: Journal, job: MapJob) -> list[Any]:
     """Return the facts that reveal a changed map, or a changed confidence beside it."""
-    from segmenter.extras.written_map import CONFIDENCE
     from segmenter.mapping.folder.journal import file_facts
+    from segmenter.mapping.style import CONFIDENCE
 
     entry = journal.find(job.name)
     known = {} if entry is None else entry.outputs

@@ -15,19 +15,19 @@ from segmenter.extras.view.places import FoundPlaces
 from segmenter.extras.view.routes import MapPages, PlaceList
 from segmenter.extras.view.shown_map import MapLegend, ShownMap, place_in
 from segmenter.extras.view.windows import WindowList
-from segmenter.extras.written_map import CONFIDENCE, MapClass, WrittenMap, maps_in
+from segmenter.extras.written_map import MapClass, WrittenMap, maps_in
 from segmenter.grid.colours import default_colours
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.request.truth import LabelPattern
+from segmenter.mapping.style import CONFIDENCE, PROBABILITIES
 from segmenter.raster import raster_info
 from segmenter.raster.header import RasterInfo, names_of
 from segmenter.raster.placement import PlacedLabels
 from segmenter.raster.stamps import file_digest
 
-PROBABILITIES = ".probabilities.tif"
 _LISTS = {"errors": "most errors", "differences": "most differences", "confidence": "least sure"}
 """Layer → title of the list of its worst windows."""
 _ANY = re.compile(".*")

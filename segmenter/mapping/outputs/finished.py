@@ -20,7 +20,7 @@ from segmenter.mapping.completed import Completed
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import CODES, VALUES
 from segmenter.mapping.outputs.sets import ENDING, PixelSets, sizes_of
-from segmenter.mapping.style import SOURCE, SOURCE_DIGEST, WEIGHTS, MapStyle
+from segmenter.mapping.style import CONFIDENCE, PROBABILITIES, SOURCE, SOURCE_DIGEST, WEIGHTS, MapStyle
 from segmenter.raster import RasterSpec, RasterWriter
 from segmenter.raster.stamps import file_digest
 from segmenter.raster.write import BLOCK
@@ -167,7 +167,7 @@ class MapFiles:
             # The largest of up to 254 probabilities is never 0: that is left for pixels without data.
             return np.where(prediction.ids == IGNORE, np.uint8(0), prediction.confidence)
 
-        path = self._style.folder / f"{self._job.name}.confidence.tif"
+        path = self._style.folder / f"{self._job.name}{CONFIDENCE}"
         calibration = self._style.calibration
         described = f"largest probability{calibration and f', calibrated: {calibration}'}"
         return self._geotiff(path, "nearest", nodata=0, descriptions=(described,), scale=1 / 255), values
@@ -175,7 +175,7 @@ class MapFiles:
     def _probabilities(self, kind: Literal["uint8", "float16", "float32"]) -> tuple[RasterWriter, Values]:
         whole = kind == "uint8"
         classes = self._style.classes
-        path = self._style.folder / f"{self._job.name}.probabilities.tif"
+        path = self._style.folder / f"{self._job.name}{PROBABILITIES}"
         return self._geotiff(
             path,
             "nearest",

@@ -31,7 +31,6 @@ _SIDE = 1024
 """Longer side of a panel in pixels: two panels fit side by side on a screen."""
 _SHOWN = 6
 """Windows of a map that is thinned out, in full: up to half of them with the most wrong pixels."""
-_CONFIDENCE = ".confidence.tif"
 
 
 @dataclass(frozen=True)
@@ -161,11 +160,12 @@ class _Seen:
     def example(self, window: Window, step: int) -> Example:
         """Return a window of the raster, each step-th pixel."""
         from segmenter.evaluation.figures import Example
+        from segmenter.mapping.style import CONFIDENCE
         from segmenter.raster import read_label
 
         shape = Size(max(1, window.height // step), max(1, window.width // step))
         job, inside = self.job, window.relative_to(self.job.part)
-        sure = [path for path in self.style.companion_files(job.name) if path.name.endswith(_CONFIDENCE)]
+        sure = [path for path in self.style.companion_files(job.name) if path.name.endswith(CONFIDENCE)]
         metres, whole = job.info.metres_per_pixel, window == job.part
         place = "" if whole else f", row {window.row:,}, column {window.col:,}"
         return Example(

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.options import check_values, local_path, local_text, option
+from segmenter.evaluation.protocol import LabelKind
 from segmenter.evaluation.tallies import FurtherScores
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import parse_codes
@@ -25,7 +26,6 @@ Mode = Literal["exact", "smooth"]
 BlendWeights = Literal["hann", "gaussian", "linear"]
 Probabilities = Literal["uint8", "float16"]
 Format = Literal["auto", "geotiff", "png"]
-LabelKind = Literal["full", "eroded"]
 Precision = Literal["run", "float32", "mixed_float16", "mixed_bfloat16"]
 
 OUTPUTS, GIS, OPENED = "outputs", "maps in a GIS", "what is opened"

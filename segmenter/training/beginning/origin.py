@@ -14,7 +14,7 @@ from scipy.spatial import ConvexHull, QhullError
 from segmenter.base.errors import SegmenterError
 from segmenter.base.threads import in_threads
 from segmenter.config.sampling import SamplingConfig
-from segmenter.grid.scenes import SPLITS, Dataset, Scene
+from segmenter.grid.scenes import SPLITS, Dataset, Scene, path_below
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.runs.records import MOST_OUTLINES, ChosenBy, GroundPlace, Origin, load_origin, save_origin
@@ -78,7 +78,7 @@ def record_scenes(run: Path, dataset: Dataset, digests: Digests, *, resumed: boo
     scenes = {
         scene.name: KnownScene(
             *{**digests, **tested}[scene.name],
-            path=_below(dataset.root, (*scene.files, scene.image)[0]),
+            path=path_below(dataset.root, (*scene.files, scene.image)[0]),
             group=scene.group,
             part="" if scene.blocks else parts.get(scene.group, ""),
             place=places.get(scene.name),
@@ -88,14 +88,9 @@ def record_scenes(run: Path, dataset: Dataset, digests: Digests, *, resumed: boo
         for scene in dataset.scenes
     }
     for file, _ in dataset.unused:
-        path = _below(dataset.root, file)
+        path = path_below(dataset.root, file)
         scenes.setdefault(path, KnownScene("", "", path, role="left out"))
     save_scenes(run, RunScenes(scenes, () if dataset.deal is None else (dataset.deal,)))
-
-
-def _below(root: Path, path: Path) -> str:
-    """Return a path below the dataset's root; elsewhere, as of made images, the name alone."""
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
 def _places(scenes: Sequence[Scene]) -> dict[str, tuple[float, float, float, float]]:
