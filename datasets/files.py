@@ -259,9 +259,9 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
             )
 
 
-def splits_of(names: Iterable[str], split: FolderSplit, deals: Deals = ()) -> dict[str, Split]:
-    """Return the split of each name; arguments as in `parts_of`."""
-    return {name: split_of(part, split.fold) for name, part in parts_of(names, split, deals).items()}
+def splits_of(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
+    """Return the split of each name."""
+    return {name: split_of(part, split.fold) for name, part in parts_of(names, split).items()}
 
 
 def split_of(part: str, fold: int) -> Split:

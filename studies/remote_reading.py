@@ -81,7 +81,7 @@ def _counted(
         with _counting(server, found, start):
             remote_files(dataset.root, listed)
             index = build_index(dataset, "train", TilesConfig(size=_TILE), progress=False)
-            band_statistics(dataset, "train", progress=False)
+            band_statistics(dataset, progress=False)
             scene_digests(dataset.scenes, cache_folder(dataset), progress=False)
     draws = rng.integers(0, len(index), tiles).tolist()
     forget_all()

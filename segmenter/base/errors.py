@@ -84,8 +84,8 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def group_lines(texts: Iterable[str], most: int = 3) -> list[str]:
-    """Group lines of the form `FILE: message`; one message about more than `most` files becomes one line.
+def group_lines(texts: Iterable[str]) -> list[str]:
+    """Group lines of the form `FILE: message`; one message about more than three files becomes one line.
 
     Messages that differ only in names of files with the stem of their own are one: it becomes `{stem}`.
     """
@@ -97,7 +97,7 @@ def group_lines(texts: Iterable[str], most: int = 3) -> list[str]:
     lines: list[str] = []
     for what, of in files.items():
         first, colon, _ = of[0].partition(": ")
-        lines += of if len(of) <= most else [f"{first} and {len(of) - 1} more{colon}{what}"]
+        lines += of if len(of) <= 3 else [f"{first} and {len(of) - 1} more{colon}{what}"]
     return lines
 
 

@@ -96,14 +96,14 @@ def _time_results(results: Iterable[Result]) -> Generator[Result, None, float]:
 
 
 @contextlib.contextmanager
-def told_while(doing: str, every: float = 60.0) -> Iterator[None]:
-    """Print what the block is doing and for how long, each time that many seconds have passed."""
+def told_while(doing: str) -> Iterator[None]:
+    """Print what the block is doing and for how long, once a minute."""
     ended = threading.Event()
 
     def tell() -> None:
         times = itertools.count(1)
-        while not ended.wait(every):
-            say(f"{doing}: {next(times) * every / 60:.0f} min so far")
+        while not ended.wait(60):
+            say(f"{doing}: {next(times)} min so far")
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(tell,), name="told while", daemon=True)

@@ -74,7 +74,7 @@ def class_marker(colours: Sequence[str]) -> Data:
     return {"color": [colour(each) for each in colours], "line": {"color": GREY, "width": 0.8}}
 
 
-def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
+def bars(texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
     """Return bars with their values at the end."""
     bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
     look = {"textfont": {"size": 12}, "hovertemplate": HOVER, "customdata": list(hovers)}
@@ -342,11 +342,11 @@ def number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def list_names(names: Iterable[str], longest: int = 6) -> str:
+def list_names(names: Iterable[str]) -> str:
     """Return names as `a, b and c`; of many, the first ones and the number of others."""
     names = [plain(name) for name in names]
-    if len(names) > longest:
-        return ", ".join(names[:longest]) + f" and {len(names) - longest} more"
+    if len(names) > 6:
+        return ", ".join(names[:6]) + f" and {len(names) - 6} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

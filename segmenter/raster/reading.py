@@ -40,7 +40,7 @@ _known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 """Measured bands of each state of a file: training opens files again and again."""
 
 
-def measured_alpha(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
+def measured_alpha(opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
     """Return the alpha-tagged bands that are measurements, judged by a bounded sample of undamaged pixels."""
     if not alpha:
         return ()
@@ -306,7 +306,7 @@ def open_raster(
         used = _bands(info, bands)
         _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
-        data = measured_alpha(path, opened, others)
+        data = measured_alpha(opened, others)
         if data and bands is None:
             raise refuse(path, info.count, data)
         return Raster(opened.dataset, info, used, tuple(band for band in others if band not in data))

@@ -23,7 +23,7 @@ from segmenter.base.sealed import seal
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.scenes import Dataset, Scene, SceneMeans, Split
+from segmenter.grid.scenes import Dataset, Scene, SceneMeans
 from segmenter.grid.windows import grid, row_strips
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.header import Names, names_of, order_of, used_names
@@ -135,13 +135,9 @@ def _histogram_moments(values_N: NDArray[Any]) -> tuple[float, float, float, flo
 
 
 def band_statistics(
-    dataset: Dataset,
-    split: Split = "train",
-    *,
-    most_pixels: int = MOST_PIXELS,
-    progress: bool = True,
+    dataset: Dataset, *, most_pixels: int = MOST_PIXELS, progress: bool = True
 ) -> BandStatistics:
-    """Return band statistics over the scenes of a split, without pixels that have no data.
+    """Return band statistics over the training scenes, without pixels that have no data.
 
     Exact if the scenes have at most `most_pixels` pixels. Otherwise about that many are read, in windows of
     some 512×512 pixels, a share of each scene (of 4096 scenes, if there are more), at random but the same
@@ -151,9 +147,9 @@ def band_statistics(
         DatasetError: scenes differ in type or number of bands, or have no pixel with data.
         RasterError: a file cannot be read.
     """
-    scenes = _some(dataset.of(split), _MOST_SCENES)
+    scenes = _some(dataset.of("train"), _MOST_SCENES)
     if not scenes:
-        raise DatasetError(dataset.root, expected=f"{split} scenes to take statistics of, there are none")
+        raise DatasetError(dataset.root, expected="train scenes to take statistics of, there are none")
     folder, name = KeyedFolder(cache_folder(dataset)), f"bands-{_key(dataset, scenes, most_pixels)}.json"
     cached = folder.load(name, _load)
     if cached is not None:
@@ -165,7 +161,7 @@ def band_statistics(
     if not moments.count.all():
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
-        raise DatasetError(dataset.root, f"no {split} scene has a pixel with {what}")
+        raise DatasetError(dataset.root, f"no train scene has a pixel with {what}")
     scene_means = _scene_means(each, (info.size for info in infos))
     statistics = replace(_statistics(moments, infos[0].dtype, sample_NC), scenes=scene_means)
     folder.save(name, _bytes_of(statistics))

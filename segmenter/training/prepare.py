@@ -156,7 +156,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> TrainingTiles:
         check_validation(recipe.training.best_by, dataset, every.counts_NK.sum(axis=0, dtype=np.int64))
     else:
         say("no validation scenes: the newest checkpoint is the result, there are no scores")
-    statistics = band_statistics(dataset, "train")
+    statistics = band_statistics(dataset)
     check_band_counts(dataset, len(statistics.mean_C))
     digests = scene_digests([*scenes, *dataset.of("validation")], cache_folder(dataset))
     mean_C = statistics.mean_C.tolist()

@@ -71,7 +71,7 @@ def all_of(given: Recipe, cache: Path) -> dict[str, Any]:
     """Facts of a dataset that a training and `segmenter check` find out."""
     dataset = replace(load_dataset(given), cache=cache)
     index = build_index(dataset, "train", given.tiles, progress=False)
-    statistics = band_statistics(dataset, "train", progress=False)
+    statistics = band_statistics(dataset, progress=False)
     digests = scene_digests(dataset.scenes, cache_folder(dataset), progress=False)
     store = SceneStore(dataset, index.scenes, given.tiles.size, cache_folder(dataset), progress=False)
     tiles = [store.read(int(index.scene_N[i]), index.window(i)) for i in range(len(index))]
@@ -134,7 +134,7 @@ def test_a_second_training_asks_for_the_listing_alone(scenes: Path, store: Store
     def prepared() -> Any:
         dataset = replace(load_dataset(given), cache=tmp_path / "cache")
         index = build_index(dataset, "train", given.tiles, progress=False)
-        band_statistics(dataset, "train", progress=False)
+        band_statistics(dataset, progress=False)
         return index.fingerprint(), scene_digests(dataset.scenes, cache_folder(dataset), progress=False)
 
     before = prepared()

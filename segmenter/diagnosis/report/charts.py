@@ -65,7 +65,7 @@ def _trace(
     stripes = {"shape": pattern, "bgcolor": colour, "fgcolor": "#ffffff", "solidity": 0.25}
     look = {"name": name, "marker": {"color": colour, "pattern": stripes}, "textangle": 0}
     labels = texts if len(plans) <= _NUMBERED else [""] * len(plans)
-    return bars(values, labels, hovers, x=list(range(len(plans))), y=list(values), **look)
+    return bars(labels, hovers, x=list(range(len(plans))), y=list(values), **look)
 
 
 def _figure(plans: Sequence[PlanFacts], traces: Sequence[Data], yaxis: Data) -> Figure:
@@ -281,7 +281,7 @@ def _rows(
     values = [100 * value(c) for c in ids]
     hovers = [lines(c.name, text(c)) for c in ids]
     look = class_marker([c.colour for c in ids])
-    trace = bars(values, [percent(value(c)) for c in ids], hovers, orientation="h", x=values, marker=look)
+    trace = bars([percent(value(c)) for c in ids], hovers, orientation="h", x=values, marker=look)
     trace["y"] = list(range(len(ids)))
     top = min(135.0, 1.3 * max([*values, 0.001]))  # room for the number behind the longest bar
     x = percent_axis(title, top, **({"dtick": 50} if top > 100 else {"nticks": 4}))
@@ -364,7 +364,7 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
     ]
     values = [100 * n / tiles for n in counts]
     texts = [percent(n / tiles) if n and len(counts) <= NUMBERED + 1 else "" for n in counts]
-    trace = bars(values, texts, hovers, x=list(range(len(counts))), y=values, textangle=0)
+    trace = bars(texts, hovers, x=list(range(len(counts))), y=values, textangle=0)
     x = axis("classes that a tile holds", showgrid=False, tick0=0, dtick=1 if len(counts) <= 16 else 5)
     figure = {"data": [trace], "layout": layout(300, x, percent_axis("tiles", 1.15 * max(values), nticks=6))}
     rows = [[str(i), number(n), percent(n / tiles)] for i, n in enumerate(counts)]

@@ -283,7 +283,7 @@ def class_scores(story: Story, scores: Scores) -> Chart:
     rows = list(range(len(places)))
     known = {c.name: hex_colour(c.colour) for c in story.run.classes.classes}
     look = class_marker([known.get(names[c], "") for c in places])
-    data = [bars(values, texts, hovers, orientation="h", x=values, y=rows, textposition="auto", marker=look)]
+    data = [bars(texts, hovers, orientation="h", x=values, y=rows, textposition="auto", marker=look)]
     marked = [(row, own[c][0]) for row, c in enumerate(places) if own[c][0] is not None]
     ring = {"symbol": "line-ns-open", "size": 16, "color": INK, "line": {"width": 2}}
     data.append(
@@ -388,7 +388,7 @@ def confusion_chart(scores: Scores) -> Chart | None:
     note += "empty row does not occur."
     if len(ids) < len(names):
         note += f" Of {len(names)} classes, the {len(ids)} with the most pixels."
-    largest = _largest(scores, share_KK)
+    largest = _largest(share_KK)
     title = "No class is taken for another"
     if largest:
         i, j = largest[0]
@@ -403,7 +403,7 @@ def shares(scores: Scores) -> NDArray[np.float64]:
     return np.divide(matrix, truth_K1, out=np.full(matrix.shape, np.nan), where=truth_K1 > 0)
 
 
-def _largest(scores: Scores, share_KK: NDArray[np.float64]) -> list[tuple[int, int]]:
+def _largest(share_KK: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return (true class, wrongly predicted class) pairs with the largest shares, largest first."""
     off = np.nan_to_num(share_KK)
     np.fill_diagonal(off, 0)

@@ -61,7 +61,7 @@ def run_held(name: Sequence[str], ids: Sequence[int], run: LoggedCoverage) -> Ch
     rows = list(range(len(ids)))
     look = {"orientation": "h", "y": rows, "name": "had", "marker": {"color": PLAN}}
     values = [100 * held[c] for c in ids]
-    had = bars(values, [percent(held[c]) for c in ids], hovers, x=values, **look)
+    had = bars([percent(held[c]) for c in ids], hovers, x=values, **look)
     marked = [row for row, c in zip(rows, ids, strict=True) if c in promised]
     mark = {"symbol": "line-ns-open", "size": 18, "color": INK, "line": {"width": 3}}
     line = {"mode": "markers", "marker": mark, "hoverinfo": "skip", "cliponaxis": False, "name": "promised"}

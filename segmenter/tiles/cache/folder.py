@@ -236,7 +236,6 @@ def pack(
     folder: CacheFolder,
     jobs: Sequence[PackJob],
     *,
-    description: str = "decoding scenes once",
     progress: bool = True,
     advance: Callable[[PackJob, int], None] = lambda job, pixels: None,
     usable: Callable[[CachedArray], bool] = lambda array: True,
@@ -259,7 +258,7 @@ def pack(
         for _ in in_threads(
             writers.add,
             jobs,
-            description=description,
+            description="decoding scenes once",
             unit="file",
             workers=workers,
             progress=progress,
