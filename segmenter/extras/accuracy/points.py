@@ -17,7 +17,6 @@ georeference they have the coordinates that QGIS gives such an image: the column
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
 from segmenter.extras.vector_files.database import REFERENCE, UNCLEAR
 from segmenter.extras.vector_files.library import pyogrio
-from segmenter.extras.vector_files.writing import FAULTS, file_aside
+from segmenter.extras.vector_files.writing import FAULTS, file_aside, write_layer
 from segmenter.extras.written_map import WrittenMap
 from segmenter.raster import RasterInfo
 from segmenter.raster.crs_units import same_ground
@@ -136,10 +135,9 @@ def write_points(sampled: Sampled, path: Path) -> None:
     of_maps = {"map": names, "path": _texts(paths), "weights": _texts(weights), "image": _texts(images)}
     write_whole(path.with_suffix(".qml"), label_form(sampled.classes))
     with file_aside(path) as aside:
-        _write(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), crs)
-        _write(aside, STRATA, of_strata)
-        _write(aside, CLASSES, of_classes)
-        _write(aside, MAPS, of_maps)
+        write_layer(aside, POINTS, of_points, shapely.to_wkb(shapely.points(xy)), "Point", crs)
+        for layer, columns in ((STRATA, of_strata), (CLASSES, of_classes), (MAPS, of_maps)):
+            write_layer(aside, layer, columns)
 
 
 def _origin_of(path: Path) -> tuple[str, str]:
@@ -179,26 +177,6 @@ def _column_of_maps(path: Path, column: str) -> dict[str, str]:
 
 def _texts(names: Sequence[str]) -> NDArray[Any]:
     return np.array([*names, None], object)[:-1]
-
-
-def _write(
-    aside: Path, layer: str, columns: dict[str, NDArray[Any]], wkb_N: Any = None, crs: Any = None
-) -> None:
-    if crs is None:  # which is how the maps are
-        warnings.filterwarnings("ignore", message="'crs' was not provided")
-    try:
-        pyogrio.raw.write(
-            str(aside),
-            wkb_N,
-            list(columns.values()),
-            list(columns),
-            layer=layer,
-            driver="GPKG",
-            geometry_type=None if wkb_N is None else "Point",
-            crs=None if crs is None else crs.to_wkt(),
-        )
-    except FAULTS as error:
-        raise OSError(str(error)) from None
 
 
 def _places(sampled: Sampled) -> tuple[Any, NDArray[np.float64]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +85,7 @@ def write_polygons(
     """
     import shapely
 
-    from segmenter.extras.vector_files.library import pyogrio
-    from segmenter.extras.vector_files.writing import FAULTS, file_aside
+    from segmenter.extras.vector_files.writing import file_aside, write_layer
 
     crs = _common_crs(places)
     polygons = [
@@ -109,25 +107,10 @@ def write_polygons(
         },
         **{name: _values(values) for name, values in columns.items()},
     }
-    if crs is None:  # which is how the images are
-        warnings.filterwarnings("ignore", message="'crs' was not provided")
     with file_aside(path) as aside:
-        try:
-            pyogrio.raw.write(
-                str(aside),
-                np.array(shapely.to_wkb(polygons), object),
-                list(fields.values()),
-                list(fields),
-                layer=path.stem,
-                driver="GPKG",
-                geometry_type="Polygon",
-                crs=None if crs is None else crs.to_wkt(),
-            )
-            for layer, of in (tables or {}).items():
-                values = [_values(each) for each in of.values()]
-                pyogrio.raw.write(str(aside), None, values, list(of), layer=layer, driver="GPKG")
-        except FAULTS as error:
-            raise OSError(str(error)) from None
+        write_layer(aside, path.stem, fields, np.array(shapely.to_wkb(polygons), object), "Polygon", crs)
+        for layer, of in (tables or {}).items():
+            write_layer(aside, layer, {name: _values(values) for name, values in of.items()})
 
 
 def _values(values: Sequence[Any]) -> NDArray[Any]:

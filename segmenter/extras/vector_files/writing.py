@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,18 +101,36 @@ _STYLE = {
 def _add_style(path: Path, layer: str, style: bytes) -> None:
     """Add a default style of a layer to a GeoPackage."""
     row = {**_STYLE, "f_table_name": layer, "styleQML": style.decode()}
-    columns = [np.array([value], object if isinstance(value, str) else None) for value in row.values()]
+    columns = {
+        name: np.array([value], object if isinstance(value, str) else None) for name, value in row.items()
+    }
+    write_layer(path, "layer_styles", columns, layer_options={"FID": "id"})
+
+
+def write_layer(
+    path: Path,
+    layer: str,
+    columns: Mapping[str, NDArray[Any]],
+    wkb_N: Any = None,
+    kind: str | None = None,
+    crs: Any = None,
+    **more: Any,
+) -> None:
+    """Write a layer of a GeoPackage.
+
+    Args:
+        wkb_N: geometries of this kind; None: a table without.
+        more: further arguments of pyogrio.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if crs is None:  # which is how the map is
+        warnings.filterwarnings("ignore", message="'crs' was not provided")
+    system = None if crs is None else crs.to_wkt()
+    options = {"layer": layer, "driver": "GPKG", "geometry_type": kind, "crs": system, **more}
     try:
-        pyogrio.raw.write(
-            str(path),
-            None,
-            columns,
-            list(row),
-            layer="layer_styles",
-            driver="GPKG",
-            geometry_type=None,
-            layer_options={"FID": "id"},
-        )
+        pyogrio.raw.write(str(path), wkb_N, list(columns.values()), list(columns), **options)
     except FAULTS as error:
         raise OSError(str(error)) from None
 
@@ -143,24 +161,10 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Polygon
 
     def batch(found: PolygonBatch) -> None:
         nonlocal began
-        columns = {name: _fill_column(found, name) for name in FIELDS}
-        if crs is None:  # which is how the map is
-            warnings.filterwarnings("ignore", message="'crs' was not provided")
-        try:
-            pyogrio.raw.write(
-                str(aside),
-                found.wkb_P,
-                [values for values, _ in columns.values()],
-                list(FIELDS),
-                [missing for _, missing in columns.values()],
-                layer=layer,
-                driver="GPKG",
-                geometry_type="Polygon",
-                crs=None if crs is None else crs.to_wkt(),
-                append=began,
-            )
-        except FAULTS as error:
-            raise OSError(str(error)) from None
+        filled = {name: _fill_column(found, name) for name in FIELDS}
+        columns = {name: values for name, (values, _) in filled.items()}
+        missing = [without for _, without in filled.values()]
+        write_layer(aside, layer, columns, found.wkb_P, "Polygon", crs, field_mask=missing, append=began)
         began = True
 
     yield batch
