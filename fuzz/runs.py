@@ -24,6 +24,7 @@ from segmenter.runs.log import RunLog, log_line, run_coverage
 from segmenter.runs.records import (
     FittedScene,
     ShownWindow,
+    ShownWindows,
     as_base64,
     load_accuracy,
     load_calibration,
@@ -151,7 +152,8 @@ def make_run(folder: Path) -> None:
         why="worst", scene="a", row=0, col=9, height=40, width=30, right=7, labelled=9,
         picture_height=40, picture_width=30, image=picture, label=picture, map=picture,
     )  # fmt: skip
-    save_windows(folder, [window], step=8, epoch=2, windows=3, scenes=1, of_scenes=1)
+    shown = ShownWindows(step=8, epoch=2, windows=3, scenes=1, of_scenes=1, shown=(window,))
+    save_windows(folder, shown)
     rng = np.random.default_rng(2)
     fitted = fit_held_out(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), np.arange(90) % 3)
     scene = FittedScene(name="a", image="0" * 16, label="1" * 16)

@@ -540,8 +540,9 @@ def _take(lock: FileLock, path: Path, where: str) -> None:
         try:
             lock.take()
         except BlockingIOError:
-            text, remedy = f"another process is writing {where}", "wait until it has ended, or stop it"
-            raise SegmenterError(path, text, remedy=remedy) from None
+            raise SegmenterError(
+                path, f"another process is writing {where}", remedy="wait until it has ended, or stop it"
+            ) from None
 
 
 def no_locks(folder: Path, why: str) -> str:

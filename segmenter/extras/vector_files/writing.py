@@ -119,7 +119,7 @@ def write_layer(
     """Write a layer of a GeoPackage.
 
     Args:
-        wkb_N: geometries of this kind; None: a table without.
+        wkb_N: geometries of a `kind`, such as "Polygon"; None: a table without.
         more: further arguments of pyogrio.
 
     Raises:
