@@ -49,7 +49,6 @@ _SMALL = {
 }
 _LOADED = (
     "albumentations",
-    "plotly.graph_objects",
     "pyarrow.parquet",
     "segmenter.training.start",
     "segmenter.runs.report",

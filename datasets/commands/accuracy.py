@@ -1,8 +1,8 @@
 """Areas and accuracy of maps: `segmenter accuracy sample MAP… --output points.gpkg`.
 
 `sample` draws points from class maps at random; `estimate` takes them, labelled, and prints the accuracy of
-the map and the area of each class with 95 % intervals (Olofsson et al. 2014, Stehman 2014). Exit code 0, or 2
-with a one-line error.
+the map and the area of each class with 95 % intervals (Olofsson et al. 2014, Stehman 2014). Exit code 0;
+with a one-line error 1 where a file cannot be written, else 2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each area of one class becomes one polygon, for maps of any size, with its class, code, pixels, area in square
 metres and, if `STEM.confidence.tif` exists, its mean confidence. Rasterised again, the polygons give the same
-map, unless `--min-area` or `--simplify` is used. Exit code 0, or 2 with a one-line error.
+map, unless `--min-area` or `--simplify` is used. Exit code 0; with a one-line error
+1 where a file cannot be written, else 2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Maps in the browser: `segmenter view MAPS/` shows image, map and more, and where to look.
 
 The page is served to this machine alone, at an address with a token that is printed. It ends with Ctrl-C, or
-ten minutes after the last page was closed. Exit code 0, or 2 with a one-line error.
+ten minutes after the last page was closed. Exit code 0; with a one-line error 1 where a file cannot be
+written, else 2.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from segmenter.diagnosis import diagnose as diagnosis_of
 
 @dataclass(frozen=True, repr=False)
 class Coverage(Diagnosis):
-    """All facts on the class coverage of one split; prints as the tables of `segmenter coverage`.
+    """All facts on the class coverage of one split; prints as the tables of `segmenter coverage --all`.
 
     Its attributes are the keys of the JSON of `docs/coverage.md`; `to_dict` returns them as plain data.
     """

@@ -90,7 +90,7 @@ class PlanRules(TypedDict, total=False):
 def plan_epoch(
     tiles: Tiles | ArrayLike, global_batch: int, *, classes: Sequence[str] = (), **rules: Unpack[PlanRules]
 ) -> EpochPlan:
-    """Plan an epoch of global batches that each hold every class, in the fewest possible steps.
+    """Plan an epoch of global batches that each hold every class, in as few steps as a search finds.
 
     >>> counts = np.zeros((40, 3), int)  # pixels of each class in each tile
     >>> counts[:, 0] = 4096

@@ -5,7 +5,7 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
     base       1 GiB: Python, TensorFlow, GDAL's block cache
     model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), plus the weights of all
                models but the first (`Ensemble.further_bytes`)
-    batches    b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
+    batches    b · p · (5 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4. After
                `regridding` the same, plus the grid's rows under one raster row, plus c' · (512 · o' + 1024)
                for a column of c' raster pixels: o' bytes are written for each, 1024 is for the data mask

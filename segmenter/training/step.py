@@ -244,7 +244,7 @@ class StepParts:
         min_pixels: least pixels of a class for a tile to hold it, from the recipe.
         accumulate: number of micro-batches into which each replica splits its part of the batch.
         xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation. None:
-            decided by a trial (`xla_trial`).
+            decided by a trial (`tried_xla`).
         batch: tiles of a step over all replicas, for batches with slots.
     """
 
