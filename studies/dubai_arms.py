@@ -211,7 +211,7 @@ def _commands(task: Task, given: argparse.Namespace, folder: Path, core: int) ->
 
 
 def _minutes(task: Task, given: argparse.Namespace, core: int) -> float:
-    """Of `smp`: what all steps of `pretrained` take here."""
+    """Return the minutes that `smp` gets: what all steps of `pretrained` take here."""
     pair = replace(task, arm="pretrained")
     folder = given.work / f"{task.name}-timed"
     shutil.rmtree(folder, ignore_errors=True)

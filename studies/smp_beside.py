@@ -55,7 +55,8 @@ def main() -> int:
         found = json.loads((folder / "smp.json").read_text())
     scores = found.pop("scores")
     kept = {"steps_beside": given.steps, "mIoU": scores["miou"], "IoU": scores["iou"], **found}
-    write_whole(given.output, json.dumps({**kept, "settings": given.overrides}, indent=1).encode())
+    kept["settings"] = [setting for setting in given.overrides if not setting.startswith("dataset.root=")]
+    write_whole(given.output, json.dumps(kept, indent=1).encode())
     print(
         f"{given.output.stem}: mIoU {scores['miou']:.3f}, {found['steps']} steps in {minutes:.1f} minutes",
         flush=True,

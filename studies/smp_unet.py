@@ -258,7 +258,7 @@ def _loss(recipe: Recipe, logits_BKHW: Any, labels_BHW: Any, weights_K: Any) -> 
 
 
 def _scenes(dataset: Dataset, split: Split) -> list[tuple[Path, Path]]:
-    """Image and label of each scene of a split."""
+    """Return image and label of each scene of a split."""
     return [(scene.image, scene.label) for scene in dataset.of(split) if scene.label]
 
 

@@ -3,8 +3,9 @@
     python -m studies.which_weights --dubai DIR --work DIR    all trainings, one by one
     python -m studies.which_weights --page                    the table of studies/what_lifts.md
 
-Equal steps, but where an arm's steps are faster. Scored are the scenes of the tile that was held out, after the last epoch, and again with mirrors (`mIoU_by_tta`). A run leaves a JSON file in
-`--results`, which is kept with the sources; one that is there is not done again.
+Equal steps, but where an arm's steps are faster. Scored are the scenes of the tile that was held out, after
+the last epoch, and again with mirrors (`mIoU_by_tta`). A run leaves a JSON file in `--results`, which is kept
+with the sources; one that is there is not done again.
 """
 
 from __future__ import annotations

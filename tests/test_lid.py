@@ -48,7 +48,7 @@ LIMITS = {
     "segmenter.model": (1932, 1958, 0),
     "segmenter.pages": (261, 244, 690),
     "segmenter.raster": (3504, 3844, 0),
-    "segmenter.runs": (2488, 2488, 0),
+    "segmenter.runs": (2488, 2489, 0),
     "segmenter.sampling": (1594, 1574, 0),
     "segmenter.tiles": (2906, 3104, 0),
     "segmenter.training": (3189, 3326, 0),

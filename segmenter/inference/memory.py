@@ -53,7 +53,7 @@ _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
 """Least width of a column, in pixels and in windows: pixels that columns share are computed twice."""
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
-"""Batches in progress: being read, stacked, waiting, computed; computed, waiting, being written."""
+"""Batches in progress: read as a run, gathered, stacked, waiting, computed; computed, waiting, written."""
 _GPU_READ, _GPU_GIVEN = 3, 4
 """More for each GPU: in its reader's hands, two in its own (`dealing`); results that wait for them."""
 _HELD_ROWS = 1024

@@ -42,6 +42,8 @@ class RunWithWeights(Protocol):
 
 
 class StrictRecord(BaseModel):
+    """A record whose values are checked when it is written, too: a NaN is refused, not saved."""
+
     model_config = ConfigDict(
         strict=True, frozen=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always"
     )

@@ -247,7 +247,7 @@ def _threads() -> int:
 
 @dataclass(eq=False)
 class _StripJob:
-    """Strip as a `events.Job`."""
+    """Strip as an `events.Job`."""
 
     job: MapJob
     strip: JobStrip
