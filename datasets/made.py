@@ -6,9 +6,8 @@ class each. Polygons, and label rasters of another grid, become labels on the gr
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, counted, group_lines, plain
 from segmenter.base.files import is_vector
-from segmenter.base.invocation import installation, invocation
+from segmenter.base.invocation import invocation, needing
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.layouts import one_label
@@ -179,17 +178,6 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     return replace(made, classes=files.classes, notes=notes)
 
 
-@contextlib.contextmanager
-def polygon_packages() -> Iterator[None]:
-    """Refuse polygons in one line if a package that reads them cannot be imported."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise DatasetError(
-            "dataset.labels", f"polygons need the package {error.name}: {installation('vectors')}"
-        ) from None
-
-
 def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | PlacedLabels:
     folder = cache_folder(dataset) / LABELS
     if not is_vector(section.labels):
@@ -201,7 +189,7 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
             got=dataset.root,
             remedy="copy images and polygons here, or rasterise the polygons first",
         )
-    with polygon_packages():
+    with needing("vectors", "polygons", "dataset.labels", DatasetError):
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
     rule = BurnRule.of(section.vector, dataset.classes, section.ignore, section.uncoded)

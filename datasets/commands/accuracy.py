@@ -14,7 +14,7 @@ from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import check_writable
-from segmenter.base.invocation import ToolParser, installation, invocation, quote_path
+from segmenter.base.invocation import ToolParser, invocation, needing, quote_path
 from segmenter.base.options import Command, parsed_command
 from segmenter.base.terminal import say, stdout_for_json, warn
 from segmenter.extras.accuracy.request import EstimateRequest, SampleRequest
@@ -28,10 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sample(request: SampleRequest) -> int:
-    try:
+    with needing("vectors", "points"):
         from segmenter.extras.accuracy.sampling import sample
-    except ModuleNotFoundError as error:
-        raise SegmenterError(f"points need the package {error.name}: {installation('vectors')}") from None
     with request.exclusive_outputs(request.output, request.output.with_suffix(".qml")):
         lines = sample(request)
     for line in lines:
@@ -86,11 +84,8 @@ def _is_geopackage(path: Path) -> bool:
 
 def _read_sample(request: EstimateRequest) -> tuple[Any, str]:
     """Return the sample in a file of points, and the unit of its areas."""
-    try:
+    with needing("vectors", "points"):
         from segmenter.extras.accuracy.tables import read_areas, read_labelled, read_points, sample_of
-    except ModuleNotFoundError as error:
-        raise SegmenterError(f"points need the package {error.name}: {installation('vectors')}") from None
-
     path = request.points
     if request.unit is not None and request.areas is None:
         raise SegmenterError(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from segmenter.base.errors import SegmenterError
-from segmenter.base.invocation import COMMAND, ToolParser, installation
+from segmenter.base.invocation import COMMAND, ToolParser, needing
 from segmenter.base.options import option, parse_options
 from segmenter.base.terminal import stdout_for_json
 
@@ -25,10 +24,8 @@ class _Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the script; return the exit code."""
     given = parse_options(_parser(), _Options, arguments)
-    try:
+    with needing("completion", "scripts of completion"):
         import shtab
-    except ModuleNotFoundError:
-        raise SegmenterError(f"completion needs the package shtab: {installation('completion')}") from None
     everything = ToolParser(prog=COMMAND)
     tools = everything.add_subparsers()
     for name, about in TOOLS.items():

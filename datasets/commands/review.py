@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from segmenter.base.addresses import is_address, mask_secrets
 from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, plain
 from segmenter.base.files import check_writable, exclusive_outputs, make_folder
-from segmenter.base.invocation import ToolParser, installation, invocation, quote_path
+from segmenter.base.invocation import ToolParser, installation, invocation, needing, quote_path
 from segmenter.base.options import option
 from segmenter.base.terminal import say, warn
 
@@ -135,10 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _accept(runs: Sequence[Run], request: ReviewRequest, findings: Path) -> None:
-    try:
+    with needing("vectors", "answers"):
         from segmenter.extras.review.answers import answered_findings
-    except ModuleNotFoundError as error:
-        raise SegmenterError(f"answers need the package {error.name}: {installation('vectors')}") from None
     from segmenter.extras.review.held_out import judges_of
     from segmenter.extras.review.mended import FOLDER, write_mended
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from segmenter.base.errors import SegmenterError
-from segmenter.base.invocation import ToolParser, installation
+from segmenter.base.invocation import ToolParser, needing
 from segmenter.base.options import OverwriteOptions, option
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.written_map import maps_in
@@ -35,12 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse_quietly(_parser(), _Options, arguments)
     maps = maps_in(given.maps)
     with given.exclusive_outputs(given.output):
-        try:
+        with needing("vectors", "polygons"):
             from segmenter.extras.vectors.vectorise import vectorise
-        except ModuleNotFoundError as error:
-            raise SegmenterError(
-                f"polygons need the package {error.name}: {installation('vectors')}"
-            ) from None
         count = vectorise(maps, given.output, given.polygons)
     print(f"{given.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.invocation import installation, invocation
+from segmenter.base.invocation import invocation, needing
 
 if TYPE_CHECKING:
     from segmenter.extras.view.labelling import Questions
@@ -69,12 +69,9 @@ def _questions(wanted: Wanted) -> Questions:
         raise SegmenterError("view", expected="one GeoPackage", got=f"{len(wanted.maps)} files")
     if wanted.labels or wanted.beside or wanted.places:
         raise SegmenterError("--labels, --beside and --places", "are for maps", remedy="leave them out")
-    try:
+    with needing("vectors", "GeoPackages"):
         from segmenter.extras.review.answers import is_findings
         from segmenter.extras.view.questions import PointQuestions
-    except ModuleNotFoundError as error:
-        extra = installation("vectors")
-        raise SegmenterError(f"GeoPackages need the package {error.name}: {extra}") from None
     if not is_findings(path):
         return PointQuestions(path, wanted.images)
     if wanted.images is not None:

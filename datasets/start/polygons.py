@@ -14,6 +14,7 @@ import numpy as np
 
 from segmenter.base.bars import Bar
 from segmenter.base.errors import DatasetError, counted
+from segmenter.base.invocation import needing
 from segmenter.config.datasets import IGNORE_WORD
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.colours import default_colours
@@ -22,7 +23,6 @@ from segmenter.raster import RasterInfo
 from segmenter.raster.ground import outlines
 
 from ..files import few
-from ..made import polygon_packages
 from .choice import Choice, nest_choices
 from .legends import LegendClass
 
@@ -56,7 +56,7 @@ def polygon_choices(
     Raises:
         DatasetError: none can be read, none has a polygon, or the extra `vectors` is missing.
     """
-    with polygon_packages():
+    with needing("vectors", "polygons", "dataset.labels", DatasetError):
         from segmenter.extras.vector_files.features import area_layers
     yield from _crs_choice(root, files, images)
     layers, damaged = Counter[str](), dict[str, str]()
@@ -119,7 +119,7 @@ def file_of_classes(root: Path, files: Sequence[str]) -> str | None:
 
     So an area of interest, or a grid of sheets, is none beside polygons of classes.
     """
-    with polygon_packages():
+    with needing("vectors", "polygons", "dataset.labels", DatasetError):
         from segmenter.extras.vector_files.features import area_layers
     telling = []
     for file in files:

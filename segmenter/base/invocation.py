@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
-from segmenter.base.errors import EXIT_WRONG_CALL, plain
+from segmenter.base.errors import EXIT_WRONG_CALL, SegmenterError, extended_error, plain
 
 COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
@@ -52,6 +53,23 @@ def installation(extra: str) -> str:
     # Two wheels of TensorFlow in one environment overwrite each other.
     first = "pip uninstall -y tensorflow-cpu; " if extra == "gpu" else ""
     return f"{first}pip install '{_PACKAGE}[{extra}]'"
+
+
+@contextlib.contextmanager
+def needing(
+    extra: str, what: str, where: str = "", kind: type[SegmenterError] = SegmenterError
+) -> Iterator[None]:
+    """Refuse `what`, in the plural, in one line if a package of an optional extra cannot be imported.
+
+    Args:
+        where: the option or setting that asks for it.
+        kind: class of the error.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = SegmenterError(f"{what} need the package {error.name}: {installation(extra)}")
+        raise extended_error(missing, where=where, kind=kind) from None
 
 
 def _in_clone() -> bool:

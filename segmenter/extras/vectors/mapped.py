@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import DatasetError, SegmenterError, plain
 from segmenter.base.files import caches, real
-from segmenter.base.invocation import installation
+from segmenter.base.invocation import needing
 from segmenter.base.options import option
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import say, warn
@@ -169,12 +169,8 @@ class NoteStalePolygons(Finisher):
 
 
 def _vectorise() -> Callable[..., int]:
-    try:
+    with needing("vectors", "polygons", "--vectors", DatasetError):
         from segmenter.extras.vectors.vectorise import vectorise
-    except ModuleNotFoundError as error:
-        raise DatasetError(
-            "--vectors", f"polygons need the package {error.name}: {installation('vectors')}"
-        ) from None
     return vectorise
 
 
@@ -200,13 +196,9 @@ def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:
     Raises:
         DatasetError: the extra is missing.
     """
-    try:
+    with needing("vectors", "polygons", asked, DatasetError):
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
-    except ModuleNotFoundError as error:
-        raise DatasetError(
-            asked, f"polygons need the package {error.name}: {installation('vectors')}"
-        ) from None
     dataset = run.recipe.dataset
     ignored, uncoded = (getattr(dataset, name, ()) for name in ("ignore", "uncoded"))
     rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, ignored, uncoded)
