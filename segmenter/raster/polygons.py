@@ -187,13 +187,29 @@ def equal_area(info: RasterInfo) -> EqualArea | None:
     if crs is None or info.transform is None or (axes := ellipsoid_axes(crs)) is None:
         return None
     body = {"a": axes[0], "b": axes[1], "no_defs": True}
-    if crs.is_geographic or projection_of(crs) in _CYLINDRICAL:
-        move = between(crs, CRS.from_dict(proj="cea", **body))
-        return None if move is None else EqualArea(move, None)
     centre = np.array([info.transform @ (info.size.width / 2, info.size.height / 2)])
     to_degrees = between(crs, CRS.from_dict(proj="longlat", **body))
     longitude, latitude = (centre if to_degrees is None else to_degrees(centre))[0].tolist()
     if not (math.isfinite(longitude) and math.isfinite(latitude)):
         return None
+    if crs.is_geographic or projection_of(crs) in _CYLINDRICAL:
+        pixel = math.hypot(info.transform.a, info.transform.d)
+        move = between(crs, CRS.from_dict(proj="cea", lon_0=longitude, **body))
+        return None if move is None else EqualArea(_unrolled(move, *centre[0].tolist(), pixel), None)
     move = between(crs, CRS.from_dict(proj="laea", lon_0=longitude, lat_0=latitude, **body))
     return None if move is None else EqualArea(move, _STRAIGHT / float(crs.linear_units_factor[1]))
+
+
+def _unrolled(move: Move, x: float, y: float, pixel: float) -> Move:
+    """Return a cylindrical conversion that goes on across 180°, where PROJ's has its seam.
+
+    Args:
+        move: whose x grows evenly, and is unbroken at (`x`, `y`) and a `pixel` beside it.
+    """
+    (first, _), (second, _) = move(np.array([[x, y], [x + pixel, y]])).tolist()
+
+    def moved(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        up = move(np.stack([np.full(len(xy), x), xy[:, 1]], axis=1))[:, 1]
+        return np.stack([(xy[:, 0] - x) * ((second - first) / pixel), up], axis=1)
+
+    return moved

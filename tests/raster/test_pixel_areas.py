@@ -100,7 +100,9 @@ def test_areas_of_polygons_are_those_of_their_pixels(header: RasterInfo) -> None
     vectorise = pytest.importorskip(
         "segmenter.extras.vectors.vectorise", reason="the extra vectors is not here"
     )
-    for name, lon, lat, side in PLACES:
+    seam = [("EPSG:4326", 180, -17, 1e-4), ("EPSG:3857", 180, -17, 10.0), ("EPSG:3395", 180, 60, 10.0)]
+    whole = [("EPSG:4326", 180, 10, 360 / WIDTH / 3), ("EPSG:3832", 180, 60, 20.0)]
+    for name, lon, lat, side in PLACES + seam + whole:
         info = placed(header, name, lon, lat, Affine.scale(side, -side))
         areas = pixel_areas(info)
         assert areas is not None
@@ -129,6 +131,14 @@ def test_the_area_of_the_earth_is_that_of_its_pixels(header: RasterInfo) -> None
     assert areas is not None
     whole = float(np.broadcast_to(areas.of(Window(0, 0, HEIGHT, WIDTH)), (HEIGHT, WIDTH)).sum())
     assert whole == pytest.approx(510_065_621.7e6, rel=1e-3)
+    vectorise = pytest.importorskip(
+        "segmenter.extras.vectors.vectorise", reason="the extra vectors is not here"
+    )
+    for lon in (0, 180):
+        info = placed(header, "EPSG:4326", lon, 0, Affine.scale(side, -180 / HEIGHT))
+        all_of_it = np.array([shapely.Polygon(cell(0, 0, HEIGHT, WIDTH))])
+        found = vectorise.square_metres(vectorise.on_the_ground(all_of_it, info), info)
+        assert found[0] == pytest.approx(510_065_621.7e6, rel=1e-6)
     crs = CRS.from_user_input("ESRI:54030")
     (x, _), (_, y) = transform("EPSG:4326", crs, [180, 0], [0, 90])
     info = placed(header, "ESRI:54030", 0, 0, Affine.scale(2 * x / WIDTH, -2 * y / HEIGHT))
