@@ -25,7 +25,7 @@ from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Dataset, Scene, SceneMeans
 from segmenter.grid.windows import grid, row_strips
-from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster import RasterInfo, ask_for_bands, open_raster
 from segmenter.raster.header import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
@@ -271,7 +271,13 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene]) -> list[RasterInfo]:
                 got=", ".join(map(str, used_names(info, used))),
                 remedy="bring the bands of all files into one order",
             )
-        _check_count(dataset, info, count, bands, first.path.name)
+        if count != bands and dataset.bands is None:
+            raise DatasetError(
+                info.path,
+                expected=f"{bands} bands as {first.path.name}",
+                got=count,
+                remedy=ask_for_bands(min(count, bands)),
+            )
         if info.dtype != first.dtype or count != bands:
             raise DatasetError(
                 info.path,
@@ -288,28 +294,16 @@ def band_names(dataset: Dataset) -> Names:
         return used_names(raster.info, raster.bands)
 
 
-def check_band_counts(dataset: Dataset, expected: int) -> None:
-    """Refuse a dataset if a scene's number of bands differs from `band_statistics`.
+def check_kinds(dataset: Dataset) -> None:
+    """Refuse training and validation images that differ in type, number or order of bands.
 
-    Reads the headers of scenes that the statistics did not use; none if the recipe names the bands.
+    Reads the headers of scenes that `band_statistics` did not use.
+
+    Raises:
+        DatasetError: naming the first image that differs.
     """
     train = dataset.of("train")
-    scenes = [*(train if len(train) > _MOST_SCENES else ()), *dataset.of("validation")]
-    if dataset.bands is not None or not scenes:
-        return
-    images = [scene.image for scene in scenes]
-    for info in in_threads(raster_info, images, description="headers", unit="scene", progress=False):
-        _check_count(dataset, info, info.count - len(info.alpha), expected, "the training scenes")
-
-
-def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, others: str) -> None:
-    if count != expected and dataset.bands is None:
-        raise DatasetError(
-            info.path,
-            expected=f"{expected} bands as {others}",
-            got=count,
-            remedy=ask_for_bands(min(count, expected)),
-        )
+    _same_kind(dataset, [*(train if len(train) > _MOST_SCENES else train[:1]), *dataset.of("validation")])
 
 
 def _some(scenes: Sequence[Scene], most: int) -> Sequence[Scene]:

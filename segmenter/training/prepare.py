@@ -32,7 +32,7 @@ from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import donors
 from segmenter.tiles.scene_files import joint_digest, scene_digests
-from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
+from segmenter.tiles.statistics import BandStatistics, band_statistics, check_kinds
 from segmenter.tiles.store import SceneStore
 
 _FREE_TO_CHANGE = (
@@ -157,7 +157,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> TrainingTiles:
     else:
         say("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset)
-    check_band_counts(dataset, len(statistics.mean_C))
+    check_kinds(dataset)
     digests = scene_digests([*scenes, *dataset.of("validation")], cache_folder(dataset))
     mean_C = statistics.mean_C.tolist()
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)

@@ -290,10 +290,14 @@ def test_an_image_with_more_bands_than_the_others(images: Images, rng: Any) -> N
     assert len(band_statistics(named, progress=False).mean_C) == 3
 
 
-def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng: Any) -> None:
+@pytest.mark.parametrize(("bands", "dtype"), [(4, np.uint8), (3, np.uint16)])
+def test_training_looks_before_it_starts(
+    tmp_path: Path, make_geotiff: Make, rng: Any, bands: int, dtype: Any
+) -> None:
     """The scene that validates, too: before hours are spent."""
     recipe = load_recipe(made(tmp_path / "data"))
-    make_geotiff("four.tif", rng.integers(1, 9, (97, 83, 4), np.uint8), photometric="minisblack", crs=None)
-    (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
+    values = rng.integers(1, 9, (97, 83, bands), dtype)
+    make_geotiff("odd.tif", values, photometric="minisblack", crs=None)
+    (tmp_path / "odd.tif").replace(tmp_path / "data" / "images" / "s4.tif")
     with refused(DatasetError, where="s4.tif", expected="3 bands"):
         prepare_tiles(recipe, load_dataset(recipe))

@@ -23,7 +23,7 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
 from segmenter.tiles.index import SceneTiles, TileIndex, build_index, cache_folder, load_entries, save_entries
-from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
+from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics, check_kinds
 from tests.helpers.made_runs import flipped
 from tests.helpers.refusals import refused
 
@@ -424,6 +424,27 @@ def test_statistics_errors(plain: Plain, make_geotiff: Make) -> None:
     ):
         with pytest.raises(DatasetError, match=message):
             band_statistics(plain(*paths), progress=False)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize("bands", [None, (1, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "names", "expected"),
+    [("uint16", ("red", "green"), "2 bands of uint8"), ("uint8", ("green", "red"), "bands named red, green")],
+)
+def test_no_image_of_another_kind_is_learned_or_validated(
+    plain: Plain, make_geotiff: Make, monkeypatch: pytest.MonkeyPatch, split: Split, bands: Any, dtype: str,
+    names: Any, expected: str,
+) -> None:  # fmt: skip
+    """Nor one of the many that no statistics are taken of: their pixels would be cut to the others' type."""
+    monkeypatch.setattr(statistics, "_MOST_SCENES", 3)
+    usual = [np.full((8, 9, 2), i, np.uint8) for i in range(5)]
+    paths = [make_geotiff(f"{i}.tif", image, descriptions=("red", "green")) for i, image in enumerate(usual)]
+    odd = make_geotiff("odd.tif", np.ones((8, 9, 2), dtype), descriptions=names)
+    dataset = replace(plain(*paths), bands=bands)
+    check_kinds(dataset)
+    with refused(DatasetError, where="odd.tif", expected=expected):
+        check_kinds(replace(dataset, scenes=(*dataset.scenes, scene("odd", odd, None, split))))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32"])
