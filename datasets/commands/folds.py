@@ -8,16 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
-from segmenter.base.terminal import say, warn
+from segmenter.base.errors import CheckpointError, ConfigError, SegmenterError, counted, extended_error, plain
+from segmenter.base.terminal import quiet, say, warn
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.raster import raster_info
 
-from .. import load_dataset
 from ..contents import coarse_mask
 from ..leaks import AuditedScene, find_leaks
-from .train_stages import TrainRequest
+from .train_stages import TrainRequest, scenes_of
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -44,6 +43,7 @@ def train_folds(
     Raises:
         ConfigError: the recipe has no folds, or an option is of one run.
         CheckpointError: the folder holds a run of its own.
+        SegmenterError: a fold cannot train on its scenes.
     """
     from segmenter.runs.checkpoints import has_checkpoint
     from segmenter.runs.run import RUN_FILE
@@ -68,7 +68,12 @@ def train_folds(
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
     sources = _sources(given.init_from, folds)
     recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]
-    if leaks := _leaks([load_dataset(own) for own in recipes]):
+    begun = [path for path in paths if has_checkpoint(path)]
+    datasets = [scenes_of(own, None, next(iter(begun), None)) for own in recipes]
+    for fold, path in enumerate(paths):
+        if path not in begun:
+            _check_fold(fold + 1, recipes[fold], datasets[fold])
+    if leaks := _leaks(datasets):
         warn(
             f"{counted(len(leaks), 'leak')} between folds, whose scores flatter: {leaks[0]}; "
             "dataset.split.group keeps scenes together"
@@ -76,15 +81,33 @@ def train_folds(
     outcomes: list[TrainingOutcome] = []
     for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
-        begun = next((each for each in paths if each != path and has_checkpoint(each)), None)
+        sibling = next((each for each in paths if each != path and has_checkpoint(each)), None)
         resumed = has_checkpoint(path)
-        own_given = replace(given, run=path, resume=resumed, init_from=None if resumed else sources[fold - 1])
-        outcomes.append(train(TrainRequest(own_given, own, sibling=begun)))
+        source = None if resumed else sources[fold - 1]
+        own_given = replace(
+            given,
+            run=path,
+            resume=resumed,
+            init_from=source,
+            init_from_partial=given.init_from_partial and source is not None,
+        )
+        outcomes.append(train(TrainRequest(own_given, own, sibling=sibling)))
         if outcomes[-1].exit_code:
             return outcomes
     say(fold_table(paths))
     say(plain(f"done: {folder} holds the folds, which predict together"))
     return outcomes
+
+
+def _check_fold(fold: int, recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse scenes that a fold cannot train on, before hours are spent on others."""
+    from segmenter.training.prepare import prepare_tiles
+
+    try:
+        with quiet(True):
+            prepare_tiles(recipe, dataset)
+    except SegmenterError as error:
+        raise extended_error(error, where=f"fold {fold}") from None
 
 
 def _sources(init_from: Path | None, folds: int) -> list[Path | None]:

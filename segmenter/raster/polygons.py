@@ -189,13 +189,14 @@ def equal_area(info: RasterInfo) -> EqualArea | None:
     body = {"a": axes[0], "b": axes[1], "no_defs": True}
     centre = np.array([info.transform @ (info.size.width / 2, info.size.height / 2)])
     to_degrees = between(crs, CRS.from_dict(proj="longlat", **body))
+    ((x, y),) = centre.tolist()
     longitude, latitude = (centre if to_degrees is None else to_degrees(centre))[0].tolist()
     if not (math.isfinite(longitude) and math.isfinite(latitude)):
         return None
     if crs.is_geographic or projection_of(crs) in _CYLINDRICAL:
         pixel = math.hypot(info.transform.a, info.transform.d)
         move = between(crs, CRS.from_dict(proj="cea", lon_0=longitude, **body))
-        return None if move is None else EqualArea(_unrolled(move, *centre[0].tolist(), pixel), None)
+        return None if move is None else EqualArea(_unrolled(move, x, y, pixel), None)
     move = between(crs, CRS.from_dict(proj="laea", lon_0=longitude, lat_0=latitude, **body))
     return None if move is None else EqualArea(move, _STRAIGHT / float(crs.linear_units_factor[1]))
 
