@@ -50,7 +50,7 @@ def train_on_all(
     if has_checkpoint(path):
         epochs = load_run(path).recipe.training.epochs
     else:
-        epochs, each = _epochs(recipe, chosen.steps)
+        epochs, each = _epochs(recipe, chosen)
         say(
             plain(
                 f"--all: {counted(epochs, 'epoch')} of {each:,} steps, for the {chosen.steps:,} that "
@@ -105,8 +105,9 @@ def chosen_by(before: Path, recipe: Recipe) -> ChosenBy:
     )
 
 
-def _epochs(recipe: Recipe, steps: int) -> tuple[int, int]:
-    """Return the number of epochs whose steps are nearest to `steps`, and the steps of one epoch."""
+def _epochs(recipe: Recipe, chosen: ChosenBy) -> tuple[int, int]:
+    """Return the number of epochs whose steps are nearest to those chosen, and the steps of one epoch."""
+    from segmenter.runs.run import load_run
     from segmenter.training.prepare import epoch_plan, prepare_tiles
 
     from .. import load_dataset
@@ -117,5 +118,6 @@ def _epochs(recipe: Recipe, steps: int) -> tuple[int, int]:
     )
     with quiet(True):
         index = prepare_tiles(own, dataset).index
-    each = epoch_plan(own, index, dataset.classes.names, 0).steps
-    return max(1, round(steps / each)), each
+    replicas = load_run(Path(chosen.runs[0])).planned_replicas
+    each = epoch_plan(own, index, dataset.classes.names, 0, replicas).steps
+    return max(1, round(chosen.steps / each)), each

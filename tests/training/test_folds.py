@@ -1,4 +1,4 @@
-"""Trainings of all folds, `segmenter train RECIPE --folds`, by one that notes what it is asked for and stops."""
+"""Trainings of all folds, `segmenter train RECIPE --folds`: by one that notes what is asked, and stops."""
 
 from pathlib import Path
 from types import SimpleNamespace

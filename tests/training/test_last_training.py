@@ -2,24 +2,30 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+from datasets import load_dataset
 from datasets.commands.calibrate import main as calibrate
-from datasets.commands.last_training import chosen_by
+from datasets.commands.last_training import _epochs, chosen_by
 from datasets.commands.predict import main as predict
 from datasets.commands.train import main as train
+from datasets.commands.train_stages import with_validation
 from datasets.known import dataset_of_run
 from segmenter.base.errors import CheckpointError, ConfigError, DatasetError
+from segmenter.config.reading import load_recipe
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.records import load_origin
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import html_report
 from segmenter.runs.run import load_run
 from segmenter.runs.score_files import BEST_FILES, load_score
+from segmenter.tiles.index import build_index
+from segmenter.training.prepare import epoch_plan
 from tests.helpers.made_training import made, weights
 from tests.helpers.refusals import refused
 
@@ -122,3 +128,18 @@ def test_steps_of_another_batch_are_refused_and_those_of_a_stopped_training_told
 def test_a_run_must_have_validated(chosen: tuple[Path, Path], tmp_path: Path) -> None:
     with refused(CheckpointError, got="no validation"):
         train([str(chosen[0]), "--all", str(tmp_path)])
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_steps_are_counted_in_epochs_as_long_as_those_of_the_run_that_chose(
+    chosen: tuple[Path, Path], tmp_path: Path, replicas: int
+) -> None:
+    """Where every replica holds every class, an epoch is of another length."""
+    before = shutil.copytree(chosen[1], tmp_path / "before")
+    replace(load_run(before), planned_replicas=replicas).save()
+    recipe = load_recipe(chosen[0], ["sampling.per_replica=guarantee"])
+    dataset = with_validation(load_dataset(recipe))
+    tiles = build_index(dataset, "train", recipe.tiles, progress=False)
+    each = epoch_plan(recipe, tiles, dataset.classes.names, 0, replicas).steps
+    best = chosen_by(before, recipe)
+    assert _epochs(recipe, best) == (max(1, round(best.steps / each)), each)
