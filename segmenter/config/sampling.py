@@ -151,9 +151,9 @@ class SamplingConfig(Section):
     def _nothing_unused(self) -> SamplingConfig:
         """Refuse settings without effect under the method: promises of classes, or another method's."""
         if self.method != "plan" and self.coverage == "strict":
-            raise _refusal("coverage", "relaxed or off (no class is promised)", self.method, "strict")
-        if self.method != "plan" and self.per_replica == "guarantee":
-            raise _refusal("per_replica", "best_effort or off", self.method, "guarantee")
+            raise _refusal("coverage", "relaxed or off (no class is promised)", self, "strict")
+        if not self.plans_classes and self.per_replica == "guarantee":
+            raise _refusal("per_replica", "best_effort or off", self, "guarantee")
         for key, method in _USED_BY.items():
             if self.method != method and self._is_set(key):
                 raise _unused_error(key, f"method: {method}", self.method)
@@ -188,10 +188,14 @@ def _unused_error(key: str, expected: str, got: str) -> PydanticCustomError:
     )
 
 
-def _refusal(key: str, expected: str, method: str, got: str) -> PydanticCustomError:
+def _refusal(key: str, expected: str, asked: SamplingConfig, got: str) -> PydanticCustomError:
+    """Return the refusal of a promise of classes under a method, or a coverage, that makes none."""
+    given, other = ("coverage: off", "coverage: relaxed")
+    if asked.method != "plan":
+        given, other = f"method: {asked.method}", "method: plan"
     return PydanticCustomError(
         f"sampling.{key}",
-        "expected {expected} with sampling.method: {method}, got {got}; sampling.method: plan holds every "
-        "class in every step",
-        {"expected": expected, "method": method, "got": got},
+        "expected {expected} with sampling.{given}, got {got}; sampling.{other} holds every class in every "
+        "step",
+        {"expected": expected, "given": given, "other": other, "got": got},
     )

@@ -166,10 +166,12 @@ class Plan:
         return self._tiles(float)
 
     def _tiles(self, rounded: Callable[[float], float]) -> dict[int, float]:
-        tiles = dict.fromkeys(self.promised, 0.0)
+        """Return the tiles of each class; one of the class at a scale is one of the class as a whole, too."""
+        whole, parts = (dict.fromkeys(self.promised, 0.0) for _ in range(2))
         for part, quota in zip(self.promises, self.quotas or itertools.repeat(Quota(1, 1)), strict=False):
-            tiles[part.class_id] += self.blocks * rounded(quota.given)
-        return tiles
+            of = whole if part.stratum is None else parts
+            of[part.class_id] += self.blocks * rounded(quota.given)
+        return {c: max(whole[c], parts[c]) for c in self.promised}
 
     def shares(self, counts_NK: NDArray[np.integer]) -> NDArray[np.float64]:
         """Return each class's share (K,) of the labelled pixels that the rows show, by (N, K) counts."""

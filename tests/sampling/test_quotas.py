@@ -329,6 +329,26 @@ def test_every_row_holds_every_class_at_every_scale(tiles: int, strata: int, cla
     assert np.bincount(result.rows_SB.reshape(-1), minlength=tiles).min() >= 1
 
 
+def test_no_row_has_fewer_tiles_of_a_class_than_its_plan_tells() -> None:
+    """Few tiles, where a class may be promised at one scale and as a whole, which one tile fulfils."""
+    rng = np.random.default_rng(5)
+    both = 0
+    for _ in range(250):
+        tiles, classes, batch = int(rng.integers(4, 40)), int(rng.integers(1, 7)), int(rng.choice([4, 6, 8]))
+        held = rng.random((tiles, classes)) < rng.random(classes) * rng.choice([0.1, 0.5, 1])
+        counts = held * rng.integers(1, 200, (tiles, classes))
+        by_scale = TileStrata(rng.integers(0, 2, tiles).astype(np.int32), TITLES[:2])
+        try:
+            result = plan(part_table(counts, by_scale), batch, CONFIG, 0, 0)
+        except DatasetError:  # no batch of so many tiles holds all
+            continue
+        whole = {part.class_id for part in result.promises if part.stratum is None}
+        both += any(part.class_id in whole for part in result.promises if part.stratum is not None)
+        for c, least in result.least_tiles.items():
+            assert ((counts[:, c] >= 32)[result.rows_SB].sum(axis=1) >= least).all()
+    assert both > 0
+
+
 def test_the_classes_alone_would_not_hold_them_at_every_scale() -> None:
     counts, by_scale = strata_table(150, 3, 3, 0)
     plain, split = (plan(part_table(counts, s), 16, CONFIG, 0, 0) for s in (None, by_scale))
