@@ -53,7 +53,11 @@ class TilesConfig(Section):
         le=4096,
     )
     overlap: int = setting(
-        0, "pixels", "width of the strip that neighbouring tiles share; 0: each pixel is in one tile", ge=0
+        0,
+        "pixels",
+        "width of the strip that neighbouring tiles share; 0: none, but the last tiles of a row or column "
+        "are moved back into the scene and share what that takes",
+        ge=0,
     )
     jitter: bool = setting(
         True,

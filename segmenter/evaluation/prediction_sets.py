@@ -65,7 +65,8 @@ class BlockLosses:
         self.side, self._classes = side, classes
         self.blocks_K = np.zeros(classes, np.int64)
         self._losses_KT = np.zeros((classes, STEPS + 1))
-        self._open: dict[int, dict[tuple[int, int, int], NDArray[np.int64]]] = {}
+        self._counts = np.min_scalar_type(side**2)  # all blocks of a scene are open at once
+        self._open: dict[int, dict[tuple[int, int, int], NDArray[np.unsignedinteger]]] = {}
 
     def add(
         self,
@@ -86,7 +87,7 @@ class BlockLosses:
         level_N = np.minimum(np.floor(np.sqrt(np.sqrt(own_N)) * STEPS), STEPS).astype(np.int64)
         level_N[probability_NK.argmax(axis=1) == label_N] = STEPS  # in any case
         cell_N = inverse_N * (STEPS + 1) + level_N
-        counts = np.bincount(cell_N, minlength=len(pair_P) * (STEPS + 1))
+        counts = np.bincount(cell_N, minlength=len(pair_P) * (STEPS + 1)).astype(self._counts)
         known = self._open.setdefault(scene, {})
         for pair, each_L in zip(pair_P.tolist(), counts.reshape(len(pair_P), -1), strict=True):
             place, class_id = divmod(pair, self._classes)

@@ -224,7 +224,9 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
     width = max(map(terminal_width, names))
     for name, share, held in zip(names, index.shares(), held_K, strict=True):
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
-        lines.append(f"  {pad_text(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")
+        lines.append(
+            f"  {pad_text(name, width)} {share:8.3%} of the tiles' pixels, held by {held} tiles{note}"
+        )
     lines.append(f"  augmentation: {in_words(recipe.augmentation)}")
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
         first = epoch_plan(recipe, index, names, 0)
