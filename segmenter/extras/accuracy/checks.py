@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,13 +143,15 @@ def check_weights(
     Raises:
         DatasetError: naming the first point, or the stratum.
     """
-    fids, names = found["fid"].tolist(), np.array([*stratum, None], object)[:-1]
+    fids, places = found["fid"].tolist(), defaultdict[str, list[int]](list)
+    for place, name in enumerate(stratum):
+        places[name].append(place)
     size = np.asarray(found["pixel_area"], np.float64)
     for fid, value in zip(fids, probability.tolist(), strict=True):
         if not 0 < value <= 1:
             raise _empty_error(path, fid, "probability", value)
     for name, (area, drawn) in strata.items():
-        of = np.flatnonzero(names == name)
+        of = np.array(places[name], np.intp)
         some = of[probability[of] < 1]
         rate = probability[some] / size[some]
         usual = float(np.median(rate)) if len(some) else np.inf

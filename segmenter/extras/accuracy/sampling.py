@@ -190,7 +190,7 @@ _ENDINGS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 
 
 def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
-    """Write `FOLDER/FID.png` for each point; an older folder is replaced.
+    """Write `FOLDER/FID.png` for each point into a new folder.
 
     Raises:
         DatasetError: an image is missing or lies elsewhere than its map.
@@ -199,9 +199,8 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
     raster_N = sampled.pixels.raster
     infos = {number: sampled.infos[number] for number in np.unique(raster_N).tolist()}
     files = {number: file_for_map(images, info.path, _ENDINGS) for number, info in infos.items()}
-    with folder_aside(folder) as aside, Bar(total=len(raster_N), unit="chip", desc="chips") as bar:
-        chips = aside / "chips"
-        chips.mkdir()
+    folder.mkdir()
+    with Bar(total=len(raster_N), unit="chip", desc="chips") as bar:
         for number, file in files.items():
             header = raster_info(file)
             check_same_grid(infos[number], header)
@@ -209,10 +208,8 @@ def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
                 stretch = scene_stretch(raster)
                 for place in np.flatnonzero(raster_N == number).tolist():
                     row, col = int(sampled.pixels.row[place]), int(sampled.pixels.col[place])
-                    save_pixels(_chip(raster, stretch, row, col), chips / f"{place + 1}.png")
+                    save_pixels(_chip(raster, stretch, row, col), folder / f"{place + 1}.png")
                     bar.update()
-        shutil.rmtree(folder, ignore_errors=True)
-        chips.rename(folder)
 
 
 def _chip(raster: Raster, stretch: Stretch | None, row: int, col: int) -> NDArray[np.uint8]:
@@ -297,9 +294,14 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
         infos=frame.infos,
     )
     output = request.output
-    if request.chips is not None:
-        write_chips(sampled, request.chips, output.with_suffix(".chips"))
-    write_points(sampled, output)
+    chips = output.with_suffix(".chips")
+    with folder_aside(chips) as aside:
+        if request.chips is not None:
+            write_chips(sampled, request.chips, aside / chips.name)
+        shutil.rmtree(chips, ignore_errors=True)  # of an older sample: its points have the same numbers
+        write_points(sampled, output)
+        if request.chips is not None:
+            (aside / chips.name).rename(chips)
     lines = _account(sampled, tally.outside)
     if tally.sizes.unlike > _UNLIKE:
         lines.append(

@@ -135,7 +135,9 @@ def read_labelled(
             chance * there[name] / counts.get(name, 1)  # what has no stratum is refused below
             for chance, name in zip(given.tolist(), stratum, strict=True)
         ]
+    mapped_area = None
     if areas is None:
+        mapped_area = dict(zip(known, area_K.tolist(), strict=True))
         of_pixels = dict(zip(names, pixels, strict=True))
         areas = Areas(dict(zip(names, area_H.tolist(), strict=True)), of_pixels)
         unit = next(iter(_texts(strata["unit"])), "")
@@ -144,7 +146,7 @@ def read_labelled(
                 f"{path}: layer {STRATA}", expected=f"unit {', '.join(get_args(Unit))}", got=unit
             )
     points = PointTable(places, stratum, mapped, reference, size.tolist(), probability)
-    sample = sample_of(points, areas, known, dict(zip(known, area_K.tolist(), strict=True)), missing)
+    sample = sample_of(points, areas, known, mapped_area, missing)
     return sample, unit or ""
 
 
@@ -359,6 +361,7 @@ def sample_of(
             remedy="label them in the field `reference`",
         )
     strata = tuple(areas.area)
+    number_of_stratum = {name: h for h, name in enumerate(strata)}
     _check_known(points, points.stratum, range(len(points.stratum)), strata, "stratum with an area")
     if mapped_area is None:
         alike = all(points.mapped[i] == points.stratum[i] for i in labelled)
@@ -374,7 +377,7 @@ def sample_of(
         strata=strata,
         area_H=np.array([areas.area[name] for name in strata], np.float64),
         pixels_H=None if areas.pixels is None else np.array([areas.pixels[name] for name in strata]),
-        stratum_N=np.array([strata.index(points.stratum[i]) for i in labelled], np.intp),
+        stratum_N=np.array([number_of_stratum[points.stratum[i]] for i in labelled], np.intp),
         mapped_N=np.array([classes.index(points.mapped[i]) for i in labelled], np.intp),
         reference_N=np.array([classes.index(points.reference[i]) for i in labelled], np.intp),
         size_N=np.array([points.size[i] for i in labelled], np.float64),

@@ -415,6 +415,7 @@ def test_strata_of_another_table_replace_those_of_the_file(drawn: Path, table: A
     areas = table("a.csv", "stratum,area\nwater,1\nland,2\nroad,3\n")
     found = estimated(capsys, drawn, "--areas", areas, "--unit", "km2")
     assert [each["area"] for each in found["strata"]] == [100, 200, 300]
+    assert [each["mapped_area"] for each in found["classes"]] == [100, 200, 300], "of the same unit"
 
 
 @pytest.mark.parametrize(

@@ -425,6 +425,8 @@ def test_chips_show_the_surroundings_of_each_point(
     np.testing.assert_array_equal(picture[3::4, 3::4], wanted)
     frame = (picture == (255, 0, 255)).all(axis=2)
     assert [int(index.min()) for index in frame.nonzero()] == [64 * 4 - 2] * 2
+    sampled(tmp_path / "m", *words[:4], "--seed", 3, "--overwrite", tmp_path / "p.gpkg")
+    assert not (tmp_path / "p.chips").exists(), "other points have the same numbers"
 
 
 def test_mistakes_end_in_one_line_and_leave_no_file(put: Put, tmp_path: Path) -> None:
