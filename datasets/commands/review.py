@@ -212,13 +212,15 @@ def _written_root(root: str | None) -> str | None:
 
 
 def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
+    from segmenter.api.layouts import layout_of
     from segmenter.extras.review.teaching import spots
 
     wanted, apart = request.points or _PLACES, request.apart or _APART
     how = (request.cell or _PLACE, wanted, apart)
     with _files(request, "next", (".csv", ".gpkg")) as files:
         promise = None if request.sets is None else float(request.sets)
-        found = spots(runs, request.unlabelled, *how, insist=request.insist, promise=promise)
+        layout = layout_of(runs[0].recipe.dataset)
+        found = spots(runs, request.unlabelled, *how, layout=layout, insist=request.insist, promise=promise)
         names = runs[0].classes.names
         columns = {
             "score": [round(each.score, 6) for each in found],

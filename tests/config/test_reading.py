@@ -199,8 +199,6 @@ def _recipe(**sections: Any) -> Recipe:
                 ({**WORKERS, "cross_device": "reduction_to_one"}, "cross_device"),
             )
         ),
-        ({"sampling": {**GUARANTEE, "coverage": "off"}}, "sampling.per_replica"),
-        ({"sampling": {**GUARANTEE, "method": "shuffle"}}, "sampling.per_replica"),
         # What means nothing with parameter servers.
         *(
             ({"distribution": {**SERVED, **more}, **sections}, where)

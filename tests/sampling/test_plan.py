@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
@@ -294,6 +295,8 @@ def test_guarantee_gives_each_replica_every_class() -> None:
     blocks = result.rows_SB.reshape(-1, 8)
     assert held_by_rows(blocks, counts, 32).all()
     check(result, counts, 8, None)
+    with pytest.raises(ValidationError, match=r"sampling\.per_replica"):
+        SamplingConfig(coverage="off", per_replica="guarantee")
     with refused(DatasetError, where="sampling.per_replica: guarantee", got=30):
         plan(counts, 30, config, 0, 0, replicas=4)
     with refused(DatasetError, fault="replica's part"):

@@ -30,14 +30,16 @@ from segmenter.extras.review.held_out import tiling_of
 from segmenter.extras.review.places import ReviewPlace
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Layout
 from segmenter.inference.events import Failed, Finished, MappedWindow
 from segmenter.inference.fit import check_fit, other_scales
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
+from segmenter.mapping.jobs import RasterRequest
 from segmenter.mapping.outputs.sets import PixelSets, load_pixel_sets
-from segmenter.mapping.request.inputs import find_inputs
-from segmenter.raster import Raster, RasterInfo, open_raster
+from segmenter.mapping.request.truth import shown_images
+from segmenter.raster import Raster, RasterInfo
 from segmenter.runs.ensemble import AnyRun, join_runs
 from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run
@@ -147,8 +149,8 @@ class _ImageJob:
     sums_BV: NDArray[np.float64] | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
-        raster = open_raster(self.path, self.run.bands)
-        raster.mean_C = self.run.mean_C
+        run = self.run
+        raster = RasterRequest(run.bands, run.band_count, mean_C=run.mean_C).open(self.path)
         self.info = raster.info
         fit = check_fit(self.run, raster, raster.extent, insist=self.insist)
         for line in (*fit, *other_scales(self.run, self.info.metres_per_pixel)):
@@ -229,6 +231,7 @@ def spots(
     points: int,
     apart: int,
     *,
+    layout: Layout | None = None,
     insist: bool = False,
     promise: float | None = None,
 ) -> list[PlaceToLabel]:
@@ -237,6 +240,7 @@ def spots(
     Args:
         side: of a cell in pixels.
         apart: least distance of two places of one image in pixels.
+        layout: layout of the runs' dataset, which says which files are bands of a scene.
         insist: take images of another type or unit than in training.
         promise: of the prediction sets by which pixels doubt; None: by their entropy.
 
@@ -248,13 +252,13 @@ def spots(
     """
     run, weights_K = join_runs(runs), class_weights(runs)
     sets = None if promise is None else _sets(runs, promise)
-    paths = find_inputs(images).files
+    _, shown = shown_images(images, layout)
     predict = Committee.of(runs)
     found: list[PlaceToLabel] = []
-    with Bar(total=len(paths), unit="image", desc="images") as bar:
+    with Bar(total=len(shown), unit="image", desc="images") as bar:
         jobs = (
             _ImageJob(run, path, name, side, insist, sets)
-            for path, name in zip(paths, shortest_ends(paths), strict=True)
+            for path, name in zip(shown, shortest_ends([name for name, _ in shown.values()]), strict=True)
         )
         for event in classify_all(jobs, tiling_of(run, predict), predict):
             if isinstance(event, Failed):

@@ -120,13 +120,9 @@ def images_of_inputs(
     Raises:
         DatasetError: an input matches nothing, or the pattern is invalid.
     """
-    scenes, others = scenes_of_bands(request.inputs, layout)
-    inputs = find_inputs(others, request.output, remote=request.remote) if others else Inputs((), (), ())
-    shown: dict[Path, tuple[Path, Path]] = {path: (path, path) for path in inputs.files}
-    if scenes and layout is not None:
-        shown |= _stack_bands(scenes, layout, request.drivers)
-        folders = *inputs.folders, *(folder for folder, _, _ in scenes)
-        inputs = replace(inputs, files=tuple(shown), folders=tuple(dict.fromkeys(folders)))
+    inputs, shown = shown_images(
+        request.inputs, layout, output=request.output, remote=request.remote, drivers=request.drivers
+    )
     truth = None
     if request.labels is not None:
         if layout is None:
@@ -137,6 +133,32 @@ def images_of_inputs(
         truth = labels_by_pattern(request, request.labels, layout, named_like, run, polygons)
     names = output_names(name for name, _ in shown.values())
     return Images(inputs, {image: names[name] for image, (name, _) in shown.items()}, truth)
+
+
+def shown_images(
+    given: Sequence[str],
+    layout: Layout | None,
+    *,
+    output: Path | None = None,
+    remote: bool = False,
+    drivers: Sequence[str] = (),
+) -> tuple[Inputs, Shown]:
+    """Return the files that inputs match, bands of a scene in one, and their names; see `find_inputs`.
+
+    Args:
+        layout: layout of the run's dataset, which says which files are bands of a scene.
+
+    Raises:
+        DatasetError: an input matches nothing.
+    """
+    scenes, others = scenes_of_bands(given, layout)
+    inputs = find_inputs(others, output, remote=remote) if others else Inputs((), (), ())
+    shown: dict[Path, tuple[Path, Path]] = {path: (path, path) for path in inputs.files}
+    if scenes and layout is not None:
+        shown |= _stack_bands(scenes, layout, drivers)
+        folders = *inputs.folders, *(folder for folder, _, _ in scenes)
+        inputs = replace(inputs, files=tuple(shown), folders=tuple(dict.fromkeys(folders)))
+    return inputs, shown
 
 
 def _stack_bands(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from datasets.commands.review import main
-from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
+from segmenter.api.layouts import layout_of
+from segmenter.base.errors import ConfigError, DatasetError, OutputError, RasterError, SegmenterError
 from segmenter.base.terminal import listening
+from segmenter.config.datasets import FolderConfig
 from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import LabelFinding, findings, wrong_KKL
 from segmenter.extras.review.held_out import LEVELS, Cells, ScoredScene
@@ -22,6 +24,7 @@ from segmenter.grid.scenes import Dataset
 from tests.helpers.exact_network import fake_load_predictor
 from tests.helpers.forbidden import small_files
 from tests.helpers.made_training import made, train
+from tests.helpers.refusals import refused
 from tests.helpers.spoiled_labels import SIDE, STEP, Ids, K, Make, run_of, scene_of, spoiled
 
 EDGES = (0.1, 0.5, 0.9, 0.98)
@@ -279,6 +282,33 @@ def test_places_of_one_name_are_told_apart_and_without_georeference_they_have_no
     assert meta["crs"] == "EPSG:25833"
     assert list(values[1]) == ["metres/x.tif", "nowhere/x.tif"]
     assert [shape is None for shape in wkb] == [False, True]
+
+
+def test_places_are_chosen_in_what_predict_maps(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenes whose bands are files, by the layout of the training; not images of other bands."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    pixels = np.full((SIDE, SIDE, 2), STEP, np.uint16)
+    run, two = run_of(make_classes(K), doubtful=1), make_geotiff("two.tif", pixels)
+    with refused(RasterError, where="two.tif", fault="1 bands"):
+        teaching.spots([run], [str(two)], SIDE, 1, 1, insist=True)
+    files = [make_geotiff(f"new/place/{name}.tif", pixels[..., :1]) for name in ("B02", "B03")]
+    names = [f"{{name}}/{file.name}" for file in files]
+    section = FolderConfig(
+        kind="folder",
+        root=str(tmp_path),
+        images=tuple(names),
+        labels="{name}.png",
+        classes=[
+            {"name": "a", "code": 0, "colour": "#000000"},
+            {"name": "b", "code": 1, "colour": "#ffffff"},
+        ],
+    )
+    layout = layout_of(section)
+    run.band_count = 2
+    found = teaching.spots([run], [str(tmp_path / "new")], SIDE, 1, 1, layout=layout, insist=True)
+    assert [spot.place.name for spot in found] == ["place.tif"]
 
 
 @pytest.mark.slow
