@@ -396,6 +396,35 @@ def test_patterns_mean_what_they_mean_to_glob(pattern: str, tree: Path) -> None:
         assert sorted(os.path.normpath(path) for path in matches(start + pattern)) == wanted
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("{stem}_*.png", "*{stem}.png", "{stem}*/m.png", "*/{stem}*", "**/{stem}_?.png", "//{stem}_*", "*"),
+        *("*_{stem}_*.png", "[a-c]*{stem}.png", "./**/{stem}/*.png", "d/**/m*.png", "{stem}/{stem}*.png"),
+    ],
+)
+def test_labels_are_those_of_glob_for_each_image(pattern: str, tree: Path) -> None:
+    stems = ("a", "a_b", "b", "[1]", "a*", "m", "none")
+    for stem in stems:
+        for name in (
+            f"{stem}_l.png",
+            f"x_{stem}.png",
+            f"{stem}/m.png",
+            f"d/{stem}/m1.png",
+            f"x_{stem}_y.png",
+        ):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).touch()
+    for start in ("", f"{tree}/"):
+        labels = LabelPattern(start + pattern, PLAIN)
+        for stem in stems:
+            filled = (start + pattern).replace("{stem}", glob.escape(stem))
+            wanted = [path for path in glob.glob(filled, recursive=True) if Path(path).is_file()]
+            found = labels.files(Path(f"i/{stem}.tif"))
+            assert len(found) == len({*found})
+            assert {*found} == {*map(Path, wanted)}
+
+
 def test_each_real_folder_is_visited_once(tree: Path) -> None:
     for name in ("one", "two"):  # two such links give 2⁴⁰ paths
         (tree / "a" / name).symlink_to(tree / "a")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import glob
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 
 _LOOKING_THREADS = 4
 _BANDS_IN_NAME = re.compile(r"_(RGB|IRRG|RGBIR)$")
+_WILD = re.compile(r"\[([*?[])\]|\*|\?|\[[^\]]*\]?")
 _PLACEHOLDER = re.compile(r"\{([^}]*)\}")
 Labels = Mapping[Path, Path | SegmenterError]
 """Image → its label, or why it has none."""
@@ -274,6 +280,7 @@ class LabelPattern:
 
     def __init__(self, text: str, layout: Layout) -> None:
         self.text, self._layout = text, layout
+        self._template = re.sub("/+", "/", text)
         self._used = list(dict.fromkeys(_PLACEHOLDER.findall(text)))
         fields = dict.fromkeys(("stem", "scene", *layout.names))
         if unknown := [name for name in self._used if name not in fields]:
@@ -302,7 +309,14 @@ class LabelPattern:
         with readable(plain):
             if Path(plain).is_file():
                 return [Path(plain)]
-        return [Path(name) for name in matches(self._fill(fields, glob.escape)) if Path(name).is_file()]
+        if not glob.has_magic(_PLACEHOLDER.sub("", self.text)):
+            return []
+        paths = self._listed.matching(self._fill(fields, glob.escape))
+        return [Path(path) for path in paths if Path(path).is_file()]
+
+    @functools.cached_property
+    def _listed(self) -> _Listed:
+        return _Listed(matches(self._fill(dict.fromkeys(self._used, "*"), str)))
 
     def _fields(self, image: Path) -> dict[str, str]:
         own = {"stem": image.stem, "scene": _BANDS_IN_NAME.sub("", image.stem)}
@@ -318,7 +332,46 @@ class LabelPattern:
         return fields
 
     def _fill(self, fields: Mapping[str, str], written: Callable[[str], str]) -> str:
-        return _PLACEHOLDER.sub(lambda match: written(fields[match[1]]), self.text)
+        return _PLACEHOLDER.sub(lambda match: written(fields[match[1]]), self._template)
+
+
+_KEYS: tuple[Callable[[str], str], ...] = (str, os.path.basename, lambda path: path[::-1])
+"""What paths are sorted by: a pattern is literal at its beginning, at its last part's, or at its end."""
+
+
+class _Listed:
+    """Paths in which those that match a glob pattern are found without looking at each of them.
+
+    For as many images as labels, that would be the square of their number.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._orders = [sorted((key(path), path) for path in paths) for key in _KEYS]
+
+    def matching(self, pattern: str) -> list[str]:
+        """Return the paths that match, sorted; `**` stands for any folders."""
+        parts = [part for part in pattern.split("/") if part]
+        alike = []
+        for key, order in zip(_KEYS, self._orders, strict=True):
+            begun = _literal_head(pattern, key)
+            first = bisect.bisect_left(order, (begun,))
+            alike.append(order[first : bisect.bisect_right(order, (begun + chr(sys.maxunicode),), first)])
+        found = (path for _, path in min(alike, key=len))
+        return sorted(path for path in found if _fits([part for part in path.split("/") if part], parts))
+
+
+def _literal_head(pattern: str, key: Callable[[str], str]) -> str:
+    """Return the beginning of a pattern's key that has no wildcard."""
+    wild = _WILD.sub(lambda match: match[1] or "\0", pattern)  # an escaped character is that character
+    return key(wild).partition("\0")[0]
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_fits(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
 def check_root(root: str, remote: bool, recipe: Path) -> None:
