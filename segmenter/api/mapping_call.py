@@ -121,7 +121,8 @@ def mapping_call(
     finishers: list[Finisher] = [quicklook] if quicklook.quicklook else []
     finishers.append(build_options(Styles, given))
     finishers.append(pictures if pictures.pictures else RemoveStalePictures())
-    finishers.append(polygons if polygons.vectors is not None else NoteStalePolygons())
+    finishers += [polygons] if polygons.vectors is not None else []
+    finishers.append(NoteStalePolygons(polygons.vectors))
     uploads, folder = _destination(output, place.work)
     request = build_options(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))
     return MappingCall(request, tuple(finishers), place.cluster, uploads)

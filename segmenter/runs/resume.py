@@ -5,7 +5,7 @@ the same recipe, plan and versions; a checkpoint records those it was made with.
 
 An extended run equals, bit for bit, a run with the larger number of epochs from its start. Everything except
 the learning rate is a function of seed and step. So an extension is possible if the learning rates of the
-finished steps are the same in both.
+finished steps are the same in both. Only its validations may be one more: the last epoch of before had one.
 """
 
 from __future__ import annotations

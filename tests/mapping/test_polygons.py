@@ -73,14 +73,18 @@ def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
     assert features(Path("areas.gpkg"))["map"].tolist() == again["map"].tolist()
 
 
-def test_a_call_without_polygons_names_those_that_its_new_maps_are_not_in(call: Call, capfd: Any) -> None:
+def test_a_call_names_polygons_that_its_new_maps_are_not_in(call: Call, capfd: Any) -> None:
     assert call("in/a.tif", "--vectors", "areas.gpkg") == 0
     for wanted, said in ((["in/a.tif"], False), (["in"], True), (["in/a.tif", "--redo"], True)):
         capfd.readouterr()
         assert call(*wanted) == 0
         assert ("areas.gpkg" in capfd.readouterr().err) is said
+    assert call("in", "--redo", "--vectors", "others.gpkg") == 0
+    said = capfd.readouterr().err
+    assert "areas.gpkg" in said
+    assert "others.gpkg: holds" not in said
     Path("areas.gpkg").unlink()
-    assert call("in", "--redo") == 0
+    assert call("in", "--redo", "--vectors", "others.gpkg") == 0
     assert "areas.gpkg" not in capfd.readouterr().err
 
 

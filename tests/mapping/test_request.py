@@ -85,6 +85,7 @@ def test_a_list_of_runs_may_be_longer_than_a_file_name() -> None:
         ({"bbox": (0, 0, float("inf"), 1)}, "--bbox: expected numbers"),
         ({"cog": True, "format": "png"}, "--format png asks"),
         ({"protocol": "potsdam-6"}, "need --labels or --split"),
+        ({"split_name": "test"}, "need --labels or --split"),
         ({"split": "all", "inputs": ()}, "--split: expected train"),
         ({"split": "test"}, "out INPUT a.tif"),
         ({"split": "test", "inputs": (), "labels": "x.png"}, "leave out --labels x.png"),

@@ -150,19 +150,23 @@ def expected_accuracies(text: str, names: Sequence[str]) -> list[float]:
     Raises:
         ConfigError: a stratum is unknown, or a share is not between 0 and 1.
     """
-    found = dict.fromkeys(names, 0.8)
-    for part in text.split(","):
-        name, equals, number = part.rpartition("=")
+    found, given = dict.fromkeys(names, 0.8), ""
+    for part in text.split(","):  # a name may hold commas
+        given = f"{given},{part}" if given else part
+        name, equals, number = given.rpartition("=")
         try:
             share = float(number)
         except ValueError:
-            share = math.nan
+            continue
         if not 0 <= share <= 1 or (equals and name.strip() not in found):
-            raise ConfigError(
-                f"--expect: expected shares from 0 to 1, as 0.8 or building=0.7,road=0.6, of the strata "
-                f"{', '.join(names[:20])}; got {part!r}"
-            )
+            break
         found |= {name.strip(): share} if equals else dict.fromkeys(names, share)
+        given = ""
+    if given:
+        raise ConfigError(
+            f"--expect: expected shares from 0 to 1, as 0.8 or building=0.7,road=0.6, of the strata "
+            f"{', '.join(names[:20])}; got {given!r}"
+        )
     return list(found.values())
 
 

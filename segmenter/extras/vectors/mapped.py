@@ -154,12 +154,19 @@ class PolygonFile(Finisher):
 
 @dataclass(frozen=True)
 class NoteStalePolygons(Finisher):
-    """Finisher of calls without polygons: names the files of earlier calls, which may be kept on purpose."""
+    """Finisher that names the polygons of earlier calls, which may be kept on purpose.
+
+    Attributes:
+        but: file of this call; None: it writes none.
+    """
+
+    but: Path | None = None
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
         """Print a line for each existing file."""
+        own = None if self.but is None else str(real(self.but))
         for file in call.journal.choices("polygons") if outcome.written else ():
-            if os.path.exists(file):
+            if file != own and os.path.exists(file):
                 line = (
                     f"{file}: holds polygons of older maps, not of those made now; --vectors writes it anew"
                 )

@@ -23,8 +23,9 @@ class PolygonOptions:
     )
     simplify: float = option(
         0.0,
-        "straighten borders by up to this distance, in metres (in pixels without georeference); shared "
-        "borders move together, without gaps or overlaps (default: 0, not at all)",
+        "straighten borders: corners go that span less than this length squared with their neighbours, in "
+        "metres (in pixels without georeference), and so do spurs that are long but narrow; shared borders "
+        "move together, without gaps or overlaps (default: 0, not at all)",
         metavar="METRES",
         group=OUTPUTS,
         least=0,

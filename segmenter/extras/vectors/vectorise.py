@@ -93,7 +93,7 @@ class Joiner:
     """Joiner of strips from top to bottom: returns the polygons of the components that have ended."""
 
     def __init__(self, simplify: float = 0.0) -> None:
-        """Store `simplify`: how far shared borders may move, in pixels, see `simplify`; 0: not at all."""
+        """Store `simplify`: the tolerance in pixels, see `simplify`; 0: not at all."""
         self._simplify = simplify
         self._open: list[_Open] = []
         self._last: Strip | None = None

@@ -314,10 +314,11 @@ class MapRequest(FurtherScores, Computing):
             parse_codes(self.codes)
         if self.cog and self.format == "png":
             raise DatasetError("--cog", "is a kind of GeoTIFF, and --format png asks for none")
-        how = self.protocol or self.label_kind or self.tallies(())
+        how = self.protocol or self.label_kind or self.split_name or self.tallies(())
         if how and self.labels is None and self.split is None:
             raise DatasetError(
-                "--protocol, --label-kind and --shapes say how to score: they need --labels or --split"
+                "--protocol, --label-kind, --split-name and --shapes are of scores: they need --labels or "
+                "--split"
             )
 
     @property

@@ -30,7 +30,7 @@ from datasets.commands.accuracy import main
 from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.covers import Reservoirs
 from segmenter.extras.accuracy.estimators import PointSample, estimates
-from segmenter.extras.accuracy.sampling import SamplePlan
+from segmenter.extras.accuracy.sampling import SamplePlan, expected_accuracies
 from segmenter.extras.accuracy.tally import PixelSizes, StratumTally
 from segmenter.extras.vector_files.database import UNCLEAR
 from segmenter.raster.pixel_areas import PixelAreas
@@ -474,3 +474,12 @@ def test_an_existing_file_is_replaced_only_on_request(put: Put, tmp_path: Path) 
         main(["sample", str(path), "--output", str(output)])
     assert output.read_bytes() == before
     assert sampled(path, "--overwrite", "--points", 20, output)["strata"]["points"].sum() == 20
+
+
+def test_names_of_strata_may_hold_commas() -> None:
+    names = ["water", "road, paved", "a,b=c"]
+    assert expected_accuracies("road, paved=0.5,a,b=c=0.25", names) == [0.8, 0.5, 0.25]
+    assert expected_accuracies("0.9,road, paved=0.5", names) == [0.9, 0.5, 0.9]
+    for wrong in ("road,water=0.5", "road, paved", "water=0.5,road, paved=2"):
+        with refused(ConfigError):
+            expected_accuracies(wrong, names)
