@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.api.mapping_call import MappingCall, images_of
 from segmenter.base.errors import CheckpointError, DatasetError, extended_error, group_lines, plain
+from segmenter.base.files import is_vector
 from segmenter.base.invocation import quote_path
 from segmenter.base.machine import return_freed_memory
 from segmenter.base.terminal import say, stdout_for_json
@@ -112,7 +113,8 @@ def tell(call: MappingCall, mapped: MappingResult, answer: TextIO | None) -> Non
         print(json.dumps(_facts(call, mapped), ensure_ascii=False, indent=1), file=answer)
     outcome, request = mapped.outcome, call.request
     if call.uploads is None and any(job.output.suffix == ".tif" for job in outcome.written):
-        labels = "" if request.labels is None else f" --labels {quote_path(Path(request.labels))}"
+        rasters = request.labels if request.labels and not is_vector(request.labels) else None
+        labels = "" if rasters is None else f" --labels {quote_path(Path(rasters))}"
         say(f"look: segmenter view {quote_path(request.output)}{labels}")
 
 

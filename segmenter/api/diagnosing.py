@@ -63,7 +63,8 @@ def diagnose(
         recipe: a recipe, or its file, that provides the defaults of the other settings.
         run: a run directory, whose coverage is compared with the promises.
         progress: show bars on stderr.
-        settings: `global_batch`, tiles of a step; `min_pixels`, `max_repeats` and `seed`, as in `plan_epoch`;
+        settings: `global_batch`, tiles of a step; `min_pixels`, `max_repeats` and `seed`, as in `plan_epoch`
+            (None: the recipe's);
             `size`, `overlap`, `min_labelled`, `split`, `bands` and `cache`, as in `index_tiles`.
 
     Raises:

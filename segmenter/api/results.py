@@ -43,12 +43,13 @@ class MapScores:
         return None if self.all.interval is None else self.all.interval.bounds
 
     @classmethod
-    def read(cls, path: Path) -> MapScores:
+    def read(cls, path: str | Path) -> MapScores:
         """Read the scores in a `scores.json`.
 
         Raises:
             ScoreError: the file is unreadable or was not written by this program.
         """
+        path = Path(path)
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
             scores = Scores.from_dict(data, FURTHER)

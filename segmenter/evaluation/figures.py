@@ -311,6 +311,10 @@ _WIDEST_TITLE = 1200
 """Pixels that a title may widen a figure to."""
 
 
+_MOST_TEXTS = 1600
+"""Cells of a matrix that all have a text; of larger ones only those of a percent: each text takes time."""
+
+
 def _heat_map(
     percent_RC: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str
 ) -> Figure:
@@ -325,7 +329,8 @@ def _heat_map(
     axes = figure.add_axes((left / width, 1 - (top + body_h) / height, body_w / width, body_h / height))
     axes.set_facecolor("0.9")
     image = axes.imshow(np.ma.masked_invalid(percent_RC), cmap="Blues", vmin=0, vmax=100, aspect="auto")
-    for i, j in np.ndindex(percent_RC.shape):
+    few = percent_RC.size <= _MOST_TEXTS
+    for i, j in [place for place in np.ndindex(percent_RC.shape) if few or percent_RC[place] >= 1]:
         text, colour = _cell(float(percent_RC[i, j]))
         axes.text(j, i, text, ha="center", va="center", fontsize=8.5, color=colour)
     axes.xaxis.tick_top()

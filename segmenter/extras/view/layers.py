@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
 from segmenter.base.sealed import digest
@@ -17,7 +16,7 @@ from segmenter.extras.view.colouring import Coloured, Pixels
 from segmenter.extras.view.open_files import OpenFiles
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import IGNORE, Colour
+from segmenter.grid.labels import IGNORE, ClassMap, Colour
 from segmenter.grid.stretch import Stretch
 from segmenter.raster import LabelRaster, Raster, open_raster
 
@@ -185,26 +184,29 @@ class MapLayer(ClassLayer):
 
 
 class LabelLayer(ClassLayer):
-    """Classes of a label raster; values that are none of the map's classes are no data.
+    """Classes of a label raster; values that are none of the classes are no data.
 
     Args:
-        values: id of each value: a code, or a colour as 0xRRGGBB.
+        classes: class map of the label, in the order of the map's classes.
+        ids_K: id of each class in the page.
         place: the map's pixels in the label.
     """
 
     def __init__(
-        self, path: Path, values: Mapping[int, int], palette: Sequence[Colour], place: Window
+        self, path: Path, classes: ClassMap, ids_K: Sequence[int], palette: Sequence[Colour], place: Window
     ) -> None:
-        self._files = OpenFiles(path, lambda: LabelRaster(path))
-        self._place, self._keys = place, np.array(sorted(values), np.int64)
-        self._ids = np.array([values[key] for key in sorted(values)], np.uint8)
+        self._files = OpenFiles(path, lambda: LabelRaster(path, classes))
+        self._place, self._classes = place, classes
+        self._ids = np.full(256, IGNORE, np.uint8)
+        self._ids[: len(ids_K)] = ids_K
         with self._files.handle() as label:
             block = Size(min(label.info.size.height, 256), label.info.size.width)
         super().__init__("label", "label", place.size, block, palette)
 
     @property
     def identity(self) -> list[object]:
-        return [self._files.stamp.key, astuple(self._place), self._keys.tolist(), self._ids.tolist()]
+        shown = [self._classes.to_dict(), self._ids.tolist()]
+        return [self._files.stamp.key, astuple(self._place), *shown]
 
     def read(self, window: Window, bands: Bands) -> Pixels:
         ids_HW = np.full((window.height, window.width), IGNORE, np.uint8)
@@ -213,19 +215,9 @@ class LabelLayer(ClassLayer):
             inside = wanted.intersection(Window.of(label.info.size))
             if inside.size.pixels:
                 raw, void = label.stored_values(inside)
-                found = self._find_ids(raw)
-                ids_HW[inside.relative_to(wanted).slices()] = (
-                    found if void is None else np.where(void, IGNORE, found)
-                )
+                known = self._classes.decode_known(raw, str(label.info.path), void)
+                ids_HW[inside.relative_to(wanted).slices()] = self._ids[known]
         return ids_HW[..., None], ids_HW != IGNORE
-
-    def _find_ids(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return ids of codes or colours."""
-        key = raw.astype(np.int64)
-        key = key[..., 0] << 16 | key[..., 1] << 8 | key[..., 2] if key.ndim == 3 else key
-        at = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
-        found: NDArray[np.uint8] = np.where(self._keys[at] == key, self._ids[at], np.uint8(IGNORE))
-        return found
 
     def close(self) -> None:
         self._files.close()

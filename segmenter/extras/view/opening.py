@@ -18,9 +18,9 @@ from segmenter.extras.view.windows import WindowList
 from segmenter.extras.written_map import MapClass, WrittenMap, maps_in
 from segmenter.grid.colours import default_colours
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
 from segmenter.grid.scenes import Layout
-from segmenter.mapping.folder.journal import Journal
+from segmenter.mapping.folder.journal import Journal, label_rule
 from segmenter.mapping.request.truth import LabelPattern
 from segmenter.mapping.style import CONFIDENCE, PROBABILITIES
 from segmenter.raster import raster_info
@@ -146,11 +146,14 @@ class _Opening:
             return named or next(
                 (path for path in self._images.values() if path.stem == shown.path.stem), None
             )
+        entry = self._journal(shown).find(shown.path.stem)
+        return Path(entry.source) if entry is not None and Path(entry.source).is_file() else None
+
+    def _journal(self, shown: ShownMap) -> Journal:
         folder = shown.path.parent
         if folder not in self._journals:
             self._journals[folder] = Journal(folder)
-        entry = self._journals[folder].find(shown.path.stem)
-        return Path(entry.source) if entry is not None and Path(entry.source).is_file() else None
+        return self._journals[folder]
 
     def _image(self, shown: ShownMap, path: Path) -> ImageLayer:
         if shown.digest and on_disk(path) and file_digest(path) != shown.digest:
@@ -166,22 +169,24 @@ class _Opening:
             path = self._labels.label(image)
         except DatasetError:
             path = self._labels.label(shown.path)
-        info = raster_info(path)
-        ids = self._legend.take(shown.classes)
-        is_colours = info.count >= 3
+        info, classes = raster_info(path), self._label_classes(shown)
+        if classes is None:
+            classes = _class_map(shown.classes, info.count >= 3)
         try:
             place = place_in(info, shown.info)
         except SegmenterError:
-            placed = PlacedLabels(caches() / "labels", _class_map(shown.classes, is_colours))
+            placed = PlacedLabels(caches() / "labels", classes)
             made = placed.label(str(real(shown.path)), shown.path, path, shared=not self._labels.has_fields)
             if made is None:
                 raise DatasetError(path, f"does not reach the map {shown.path.name}") from None
-            path, place, is_colours = made, place_in(raster_info(made), shown.info), False
-        values = {
-            _key(each, is_colours): number
-            for number, each in zip(ids, _colour_classes(shown.classes), strict=True)
-        }
-        return LabelLayer(path, values, self._palette, place)
+            path, place, classes = made, place_in(raster_info(made), shown.info), placed.classes
+        return LabelLayer(path, classes, self._legend.take(shown.classes), self._palette, place)
+
+    def _label_classes(self, shown: ShownMap) -> ClassMap | None:
+        """Return the class map by which the recipe reads labels; None if the map's journal is not there."""
+        rule = self._journal(shown).settings(label_rule(shown.weights))
+        classes = None if rule is None else ClassMap.from_dict(rule)
+        return classes if classes and len(classes) == len(shown.classes) else None
 
     def _other_map(self, shown: ShownMap) -> MapLayer:
         path = self._others.get(shown.path.stem)
@@ -202,12 +207,9 @@ def _colour_classes(classes: Sequence[MapClass]) -> list[LandCoverClass]:
 
 
 def _class_map(classes: Sequence[MapClass], is_colours: bool) -> ClassMap:
-    return ClassMap(tuple(_colour_classes(classes)), "colours" if is_colours else "codes")
-
-
-def _key(each: LandCoverClass, is_colours: bool) -> int:
-    red, green, blue = each.colour
-    return red << 16 | green << 8 | blue if is_colours else each.code
+    """Return what a map's classes say of labels; where a file says that a pixel is none, it is none."""
+    encoding: Encoding = "colours" if is_colours else "codes"
+    return ClassMap(tuple(_colour_classes(classes)), encoding, nodata="ignore")
 
 
 def band_names(info: RasterInfo) -> list[str]:

@@ -57,6 +57,7 @@ class ShownMap:
 
     Attributes:
         source, digest: name of the image's file, and digest of its content; empty if unknown.
+        weights: see `WrittenMap`.
         layers: by id, the lowest first.
         notes: lines on layers that are missing.
     """
@@ -68,6 +69,7 @@ class ShownMap:
     block: Size
     source: str
     digest: str
+    weights: str
     classes: tuple[MapClass, ...]
     layers: dict[str, Layer] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -81,9 +83,8 @@ class ShownMap:
             RasterError: it is none, or cannot be read.
         """
         with WrittenMap(path, with_confidence=False) as opened:
-            return cls(
-                id, path.stem, path, opened.info, opened.block, opened.source, opened.image, opened.classes
-            )
+            made_of = opened.source, opened.image, opened.weights
+            return cls(id, path.stem, path, opened.info, opened.block, *made_of, opened.classes)
 
     def pyramid(self, layer: str, bands: Bands = ()) -> Pyramid:
         """Return the levels of a layer (KeyError: there is none of that name)."""

@@ -95,6 +95,11 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
+def label_rule(weights: str) -> Facts:
+    """Return what the journal notes the recipe's class map of: its codes may be others than the maps'."""
+    return {"labels of": weights}
+
+
 class Journal:
     """Journal of an output folder; safe for several threads and several processes.
 

@@ -23,7 +23,7 @@ from segmenter.base.files import FileLock, no_locks, on_disk
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.folder.journal import Facts, JournalEntry, damage, file_facts, input_facts
+from segmenter.mapping.folder.journal import Facts, JournalEntry, damage, file_facts, input_facts, label_rule
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed_input_error, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
@@ -132,6 +132,7 @@ class FolderState:
         self._call, self._store, self._redo = call, call.store, call.request.redo
         self.journal, self._folder, self._options = call.journal, folder, options
         self._run = {"name": call.run.recipe.name, "model": call.model}
+        self.journal.settle(label_rule(call.style.weights), call.run.classes.to_dict())
         self._locks_missing_said = False
         self.removed: list[Path] = []
         self._entries: dict[int, JournalEntry] = {}

@@ -1,9 +1,12 @@
 """Layers and levels: the raster's own pixels, means and modes of them, whatever the georeference."""
 
+import json
 import os
 import shutil
 import sqlite3
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from segmenter.extras.view.shown_map import ShownMap
 from segmenter.extras.view.values import pixel_facts, sight
 from segmenter.extras.view.windows import WindowList
 from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.made_rasters import written
 from tests.helpers.refusals import refused
@@ -140,6 +144,37 @@ def test_labels_in_colours_are_known_by_the_colours_of_the_map(tmp_path: Path) -
     values, valid = whole(shown_of(tmp_path), "label")
     assert not valid[:4].any()
     assert (values[4:, :, 0] == own.label_HW[4:]).all()
+
+
+@pytest.mark.parametrize("how", ["codes", "colours", "palette", "also"])
+def test_labels_are_read_as_the_recipe_reads_them(
+    how: str, call: Any, make_classes: Callable[..., ClassMap], make_geotiff: Any, tmp_path: Path, rng: Any
+) -> None:
+    """Whatever codes the map has: by its own, classes would be swapped and pixels lost without a word."""
+    classes = make_classes(7, "codes" if how in ("codes", "also") else "colours")
+    if how == "also":
+        own = tuple(replace(each, also=(100 + i,)) for i, each in enumerate(classes.classes))
+        classes = replace(classes, classes=own)
+    truth = rng.integers(0, 7, (61, 83)).astype(np.uint8)
+    make_geotiff("in/a.tif", rng.integers(0, 255, (*truth.shape, 3)).astype(np.uint8))
+    colours = [each.colour for each in classes.classes]
+    if how == "colours":
+        make_geotiff("truth/a.tif", np.array(colours, np.uint8)[truth])
+    elif how == "palette":
+        table = {(i + 3) % 7: (*colour, 255) for i, colour in enumerate(colours)}
+        make_geotiff("truth/a.tif", (truth + 3) % 7, colours=table)
+    else:
+        also = np.uint8(100) * rng.integers(0, 2, truth.shape).astype(np.uint8) * (how == "also")
+        make_geotiff("truth/a.tif", truth + also)
+    labels = "truth/{stem}.tif"
+    assert call("in", "--labels", labels, "--codes", "6,5,4,3,2,1,0", classes=classes) == 0
+    maps, _ = opened_maps(Wanted((Path("maps"),), labels=f"{tmp_path}/{labels}"))
+    values, valid = whole(maps[0], "label")
+    assert valid.all()
+    assert (values[..., 0] == truth).all()
+    scores = json.loads(Path("maps/scores.json").read_text())
+    wrong, known = whole(maps[0], "errors")
+    assert 1 - (wrong[known.astype(bool)] > 0).mean() == pytest.approx(scores["oa"], abs=1e-9)
 
 
 def test_classes_of_one_name_are_one_and_no_two_have_a_colour(tmp_path: Path) -> None:
