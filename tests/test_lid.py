@@ -35,7 +35,7 @@ LIMITS = {
     "extras.view": (1624, 1803, 1283),
     "extras.written_map.py": (106, 110, 0),
     "segmenter": (49, 37, 0),
-    "segmenter.api": (668, 720, 0),
+    "segmenter.api": (669, 722, 0),
     "segmenter.base": (1364, 1553, 0),
     "segmenter.config": (2311, 1344, 0),
     "segmenter.demands": (119, 131, 0),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.api.tiles import Classes, Paths, Scenes, Tiles, index_tiles, recipe_with
+from segmenter.api.values import whole_number
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import write_whole
 from segmenter.base.terminal import listening
@@ -83,7 +84,7 @@ def diagnose(
         made = index_tiles(scenes, classes, recipe=asked, progress=progress, **tiling)
         asked, dataset, index = made._source
     own = asked.training.global_batch
-    sizes = sorted({*(batches or USUAL_BATCHES), own})
+    sizes = sorted({*(whole_number("batches", batch) for batch in batches or USUAL_BATCHES), own})
     where = None if run is None else Path(os.fspath(run))
     with listening(bars=progress):
         facts = diagnosis_of(asked, dataset, index, sizes, where, progress=progress)

@@ -144,8 +144,9 @@ def _amounts(asked: Mapping[str, Any], min_pixels: int) -> SamplingConfig:
             {name: value for name, value in asked.items() if (name, value) != ("lift", None)}
         )
     except ValidationError as error:
-        where, why = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise DatasetError(".".join(map(str, where)), why) from None
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or first["type"].removeprefix("sampling.")
+        raise DatasetError(where, first["msg"]) from None
     return rules.model_copy(update={"min_pixels": min_pixels})
 
 

@@ -130,6 +130,11 @@ def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], tiles: Tiles) 
         index_tiles([Scene("x", *pair, "x", "train")], CLASSES, split="test")
     with refused(DatasetError, where="size", fault="made already"):
         diagnose(tiles, size=64)
+    for wrong in (2.5, "8"):
+        with refused(DatasetError, where="batches", got=f"{wrong!r}"):
+            diagnose(tiles, batches=[8, wrong])  # type: ignore[list-item]
+    with refused(DatasetError, where="lift"):
+        plan_epoch([[50, 0], [0, 50]], 2, lift=3)
     with refused(DatasetError, where="tiles", got="float64 of (1, 1)"):
         plan_epoch([[0.5]], 1)
     with refused(DatasetError, where="classes", got=2):
