@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -185,8 +186,10 @@ class _Opening:
     def _label_classes(self, shown: ShownMap) -> ClassMap | None:
         """Return the class map by which the recipe reads labels; None if the map's journal is not there."""
         rule = self._journal(shown).settings(label_rule(shown.weights))
-        classes = None if rule is None else ClassMap.from_dict(rule)
-        return classes if classes and len(classes) == len(shown.classes) else None
+        with suppress(ValueError, SegmenterError):  # of another version
+            if rule is not None and len(classes := ClassMap.from_dict(rule)) == len(shown.classes):
+                return classes
+        return None
 
     def _other_map(self, shown: ShownMap) -> MapLayer:
         path = self._others.get(shown.path.stem)
