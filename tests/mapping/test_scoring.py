@@ -432,7 +432,8 @@ def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
         assert (str(args.run), args.inputs, str(args.output)) == ("r", ("a", "b"), "o")
     for dashed in (["r", "--output", "o", "--", "a", "-b"], ["--output", "o", "--", "r", "a", "-b"]):
         assert parse(dashed)[0].request.inputs == ("a", "./-b")
-    box = parse(["r", "--bbox", "-1", "2", "3", "4", "--output", "o", "a", "--split-name", "x"])[0].request
+    boxed = "r --bbox -1 2 3 4 --output o a --labels t --split-name x"
+    box = parse(boxed.split())[0].request
     assert (box.inputs, box.bbox, box.split_name) == (("a",), (-1, 2, 3, 4), "x")
 
 
