@@ -32,7 +32,7 @@ LIMITS = {
     "extras.upload.py": (211, 219, 0),
     "extras.vector_files": (562, 572, 0),
     "extras.vectors": (862, 900, 0),
-    "extras.view": (1624, 1803, 1283),
+    "extras.view": (1626, 1806, 1283),
     "extras.written_map.py": (106, 110, 0),
     "segmenter": (49, 37, 0),
     "segmenter.api": (669, 722, 0),
