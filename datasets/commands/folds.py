@@ -68,16 +68,7 @@ def train_folds(
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
     sources = _sources(given.init_from, folds)
     recipes = [given.read(f"dataset.split.fold={fold}") for fold in range(1, folds + 1)]
-    begun = [path for path in paths if has_checkpoint(path)]
-    datasets = [scenes_of(own, None, next(iter(begun), None)) for own in recipes]
-    for fold, path in enumerate(paths):
-        if path not in begun:
-            _check_fold(fold + 1, recipes[fold], datasets[fold])
-    if leaks := _leaks(datasets):
-        warn(
-            f"{counted(len(leaks), 'leak')} between folds, whose scores flatter: {leaks[0]}; "
-            "dataset.split.group keeps scenes together"
-        )
+    _check_folds(recipes, paths)
     outcomes: list[TrainingOutcome] = []
     for fold, (path, own) in enumerate(zip(paths, recipes, strict=True), 1):
         say(plain(f"fold {fold} of {folds}: {path}"))
@@ -89,7 +80,7 @@ def train_folds(
             run=path,
             resume=resumed,
             init_from=source,
-            init_from_partial=given.init_from_partial and source is not None,
+            init_from_partial=(given.init_from_partial and source is not None),
         )
         outcomes.append(train(TrainRequest(own_given, own, sibling=sibling)))
         if outcomes[-1].exit_code:
@@ -99,15 +90,30 @@ def train_folds(
     return outcomes
 
 
-def _check_fold(fold: int, recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse scenes that a fold cannot train on, before hours are spent on others."""
+def _check_folds(recipes: Sequence[Recipe], paths: Sequence[Path]) -> None:
+    """Refuse folds that cannot train on their scenes, before hours are spent on others; tell leaks.
+
+    Raises:
+        SegmenterError: naming the fold.
+    """
+    from segmenter.runs.checkpoints import has_checkpoint
     from segmenter.training.prepare import prepare_tiles
 
-    try:
-        with quiet(True):
-            prepare_tiles(recipe, dataset)
-    except SegmenterError as error:
-        raise extended_error(error, where=f"fold {fold}") from None
+    begun = [path for path in paths if has_checkpoint(path)]
+    datasets = [scenes_of(own, None, next(iter(begun), None)) for own in recipes]
+    for fold, (recipe, path, dataset) in enumerate(zip(recipes, paths, datasets, strict=True), 1):
+        if path in begun:
+            continue
+        try:
+            with quiet(True):
+                prepare_tiles(recipe, dataset)
+        except SegmenterError as error:
+            raise extended_error(error, where=f"fold {fold}") from None
+    if leaks := _leaks(datasets):
+        warn(
+            f"{counted(len(leaks), 'leak')} between folds, whose scores flatter: {leaks[0]}; "
+            "dataset.split.group keeps scenes together"
+        )
 
 
 def _sources(init_from: Path | None, folds: int) -> list[Path | None]:

@@ -297,15 +297,7 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
         probability_N=chances.of(drawn.stratum, area_N),
         infos=frame.infos,
     )
-    output = request.output
-    chips = output.with_suffix(".chips")
-    with folder_aside(chips) as aside:
-        if request.chips is not None:
-            write_chips(sampled, request.chips, aside / chips.name)
-        shutil.rmtree(chips, ignore_errors=True)  # of an older sample: its points have the same numbers
-        write_points(sampled, output)
-        if request.chips is not None:
-            (aside / chips.name).rename(chips)
+    _publish(sampled, request)
     lines = _account(sampled, tally.outside)
     if tally.sizes.unlike > _UNLIKE:
         lines.append(
@@ -314,8 +306,20 @@ def _sample(frame: _Frame, request: SampleRequest, bar: Any) -> list[str]:
     error = plan.error(points_H)
     return [
         *lines,
-        f"{output}: {counted(len(drawn), 'point')}; expected overall accuracy ± {1.96 * error:.1%}",
+        f"{request.output}: {counted(len(drawn), 'point')}; expected overall accuracy ± {1.96 * error:.1%}",
     ]
+
+
+def _publish(sampled: Sampled, request: SampleRequest) -> None:
+    """Write the points, and their chips if asked for; those of an older sample have the same numbers."""
+    chips = request.output.with_suffix(".chips")
+    with folder_aside(chips) as aside:
+        if request.chips is not None:
+            write_chips(sampled, request.chips, aside / chips.name)
+        shutil.rmtree(chips, ignore_errors=True)
+        write_points(sampled, request.output)
+        if request.chips is not None:
+            (aside / chips.name).rename(chips)
 
 
 # ------------------------------------------------------------------------------------------------ maps

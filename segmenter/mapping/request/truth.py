@@ -336,7 +336,7 @@ class LabelPattern:
 
 
 _KEYS: tuple[Callable[[str], str], ...] = (str, os.path.basename, lambda path: path[::-1])
-"""What paths are sorted by: a pattern is literal at its beginning, at its last part's, or at its end."""
+"""Orders of paths: a pattern is literal at its beginning, at that of its last part, or at its end."""
 
 
 class _Listed:
