@@ -25,6 +25,7 @@ _CODEC = "zstd"
 _GEOPARQUET = "1.1.0"
 FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource", "Feature", "Geometry"))
 """Errors of pyogrio when it cannot write."""
+pyogrio.set_gdal_config_options({"OGR_SQLITE_SYNCHRONOUS": "OFF"})  # files are synced once, when complete
 
 
 @dataclass(frozen=True)
