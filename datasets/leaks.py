@@ -126,21 +126,23 @@ def cut_pictures(seen: Sequence[AuditedScene]) -> list[str]:
     if found is None:
         return []
     splits: dict[str, set[str]] = defaultdict(set)
-    places: dict[tuple[str, int, int], str] = {}
+    learned, held = set[tuple[str, int, int]](), list[tuple[str, int, int]]()
     for begin, (row, col), each in zip(found[0], found[1].tolist(), seen, strict=True):
         splits[begin].add(each.scene.split)
-        places[begin, row, col] = each.scene.split
+        if each.scene.split == "train":
+            learned.add((begin, row, col))
+        else:
+            held.append((begin, row, col))
     torn = sorted(Path(begin).name for begin, own in splits.items() if len(own) > 1)
-    if not torn:
-        return []
-    held = [place for place, split in places.items() if split != "train"]
-    beside = [
-        any(places.get((begin, row + y, col + x)) == "train" for y, x in ((0, 1), (1, 0), (0, -1), (-1, 0)))
+    beside = sum(
+        any((begin, row + y, col + x) in learned for y, x in ((0, 1), (1, 0), (0, -1), (-1, 0)))
         for begin, row, col in held
-    ]
+    )
+    if not beside:
+        return []
     return [
         f"tiles of {counted(len(torn), 'picture')} continue each other and lie in several splits: "
-        f"{few(torn, 3)}; {sum(beside)} of {counted(len(held), 'tile')} held out touch tiles that train, "
+        f"{few(torn, 3)}; {beside} of {counted(len(held), 'tile')} held out touch tiles that train, "
         "so scores may be too high; dataset.split.group keeps pictures together"
     ]
 

@@ -59,7 +59,7 @@ def pictures_of(images: Sequence[Path], borders: Sequence[Floats | None]) -> tup
 
     Borders are compared within series of names alone. Tiles continue if many a right border fits one left
     border far better than all others, and mostly that of a tile as many numbers on; lower borders likewise.
-    None: there is no such number.
+    None: there is no such number, or many tiles would have one place, as those that overlap.
     """
     begins, numbers = series_of(images)
     members: dict[str, list[int]] = defaultdict(list)
@@ -90,9 +90,13 @@ def pictures_of(images: Sequence[Path], borders: Sequence[Floats | None]) -> tup
     from_first = numbers - np.array([least.get(begin, 0) for begin in begins])
     if right and below and right > below:  # numbered down columns
         col, row = np.divmod(from_first, right)
-        return begins, np.stack([row // below, col], axis=1)
-    row, col = np.divmod(from_first, below) if below else (np.zeros_like(from_first), from_first)
-    return begins, np.stack([row, col // max(1, right)], axis=1)
+        row = row // below
+    else:
+        row, col = np.divmod(from_first, below) if below else (np.zeros_like(from_first), from_first)
+        col = col // max(1, right)
+    if len({*zip(begins, row.tolist(), col.tolist(), strict=True)}) < (1 - _MOSTLY) * len(images):
+        return None
+    return begins, np.stack([row, col], axis=1)
 
 
 def named_windows(images: Sequence[Path], sizes: Sequence[Size]) -> list[list[Guess]]:

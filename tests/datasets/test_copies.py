@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter, zoom
 from datasets.contents import Contents
 from datasets.copies import prove_common
 from datasets.landmarks import Guess
-from datasets.leaks import AuditedScene, Leak, find_leaks
+from datasets.leaks import AuditedScene, Leak, cut_pictures, find_leaks
 from datasets.neighbours import borders_of, pictures_of
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Scene
@@ -195,5 +195,26 @@ def test_tiles_of_a_picture_are_neighbours_by_borders_and_numbers() -> None:
     begins, cells_S2 = found
     assert begins == [path.name[:2] for path in cut]
     assert cells_S2.tolist() == [[row, col] for _ in pictures for row in range(4) for col in range(5)]
+    windows = {
+        Path(f"a_{row * 9 + col}.png"): pictures[0][row * 32 : row * 32 + 64, col * 32 : col * 32 + 64]
+        for row, col in np.ndindex(7, 9)
+    }
+    assert pictures_of(list(windows), [borders_of(tile) for tile in windows.values()]) is None
     alone = [land(seed, (64, 64)).mean(axis=2).astype(np.float32) for seed in range(40)]
     assert pictures_of(list(cut), [borders_of(tile) for tile in alone]) is None
+
+
+@pytest.mark.parametrize(("between", "warned"), [("train", True), ("left out", False)])
+def test_tiles_of_a_picture_warn_where_what_is_held_out_touches_what_trains(
+    between: str, warned: bool
+) -> None:
+    picture = land(53, (256, 320)).mean(axis=2).astype(np.float32)
+    seen = []
+    for row, col in np.ndindex(4, 5):
+        path = Path(f"a_{row * 5 + col}.png")
+        split = ["test", between, "train", "train", "train"][col]
+        if split != "left out":
+            borders = borders_of(picture[row * 64 : row * 64 + 64, col * 64 : col * 64 + 64])
+            scene = Scene(path.stem, path, None, path.stem, split)
+            seen.append(AuditedScene(scene, None, None, borders=borders))
+    assert len(cut_pictures(seen)) == warned
