@@ -8,6 +8,13 @@ A patch is road if more than a quarter of its pixels are. First the folds and th
         python predict.py FOLDS/fold_$k --split validation --no-calibration --output MAPS/fold_$k
     done
     python -m studies.roads_patches --maps MAPS --roads DIR
+
+Maps of enlarged pictures are read at the size of the labels, by the nearest pixel. Pictures are enlarged by
+Pillow (`pip install pillow`):
+
+    for kind, how in ("images", Image.BICUBIC), ("groundtruth", Image.NEAREST):
+        for path in Path(DIR, kind).glob("*.png"):
+            Image.open(path).resize((600, 600), how).save(Path(LARGE, kind, path.name))
 """
 
 from __future__ import annotations
@@ -40,15 +47,16 @@ def _counts(fold: Path, roads: Path) -> NDArray[np.int64]:
     """Return (2, 3): by pixels and by patches, the road that is both mapped and true, mapped, true."""
     counts = np.zeros((2, 3), np.int64)
     for path in sorted(fold.glob("*.tif")):
-        pair = [_road(path, 0), _road(roads / "groundtruth" / f"{path.stem}.png", 127)]
+        true = _road(roads / "groundtruth" / f"{path.stem}.png", 127)
+        pair = [_road(path, 0, true.shape), true]
         for row, (mapped, true) in enumerate((pair, [_patches(mask) for mask in pair])):
             counts[row] += [(mapped & true).sum(), mapped.sum(), true.sum()]
     return counts
 
 
-def _road(path: Path, above: int) -> NDArray[np.bool_]:
+def _road(path: Path, above: int, shape: tuple[int, ...] | None = None) -> NDArray[np.bool_]:
     with rasterio.open(path) as image:
-        return np.asarray(image.read(1) > above)
+        return np.asarray(image.read(1, out_shape=shape) > above)
 
 
 def _patches(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
