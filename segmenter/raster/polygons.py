@@ -103,6 +103,13 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
     right, top = (float(value) for value in moved.max(axis=0))
     if crs is not None and crs.is_geographic and right - left > 180:  # over the antimeridian
         left, right = -180.0, 180.0
+    back = between(crs, info.crs) if crs is not None and crs.is_geographic else None
+    poles = np.array([[0.0, -90.0], [0.0, 90.0]])
+    for pole, point in () if back is None else zip(poles[:, 1].tolist(), back(poles), strict=True):
+        # A pole inside the window is further north or south than all its sides, and has every longitude.
+        col, row = ~info.transform @ tuple(point)
+        if cols[0] <= col <= cols[-1] and rows[0] <= row <= rows[-1]:
+            left, right, bottom, top = -180.0, 180.0, min(bottom, pole), max(top, pole)
     return left, bottom, right, top
 
 
