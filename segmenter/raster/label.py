@@ -188,7 +188,10 @@ class _Void:
     ) -> None:
         self._dataset, self._alpha = dataset, info.alpha[:1] if info.count > len(bands) else ()
         flags = dataset.mask_flag_enums[0]
-        self.masked = not self._alpha and (not flags or flags == [MaskFlags.per_dataset])
+        has_mask = (
+            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags
+        )  # NODATA_VALUES too, a colour
+        self.masked = not self._alpha and (not flags or has_mask)
         values = [usable(info.nodata[band - 1], dataset.dtypes[0]) for band in bands]
         self.nodata = None if None in values else tuple(value for value in values if value is not None)
         # A TIFF's palette has no transparency: GDAL gives that of its nodata value.

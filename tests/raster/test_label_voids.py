@@ -98,6 +98,19 @@ def test_nodata_that_is_a_class_is_asked_about(
         np.testing.assert_array_equal(label.ids(), np.where(ids == 0, IGNORE, ids))
 
 
+def test_a_colour_that_the_file_calls_no_data_is_ignored_as_in_images(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any
+) -> None:
+    ids, _ = truth
+    classes = make_classes(3, "colours")
+    path = make_geotiff("label.tif", classes.palette()[ids])
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(NODATA_VALUES=" ".join(map(str, classes.palette()[0])))
+    with LabelRaster(path, classes) as label, open_raster(path) as image:
+        np.testing.assert_array_equal(label.ids(), np.where(ids == 0, IGNORE, ids))
+        np.testing.assert_array_equal(image.read(Window(0, 0, *SIZE))[1], ids != 0)
+
+
 @pytest.mark.parametrize("encoding", ["codes", "colours"])
 def test_palettes_of_16_bits(
     make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any, encoding: str
