@@ -47,7 +47,7 @@ LIMITS = {
     "segmenter.mapping": (3010, 3163, 0),
     "segmenter.model": (1932, 1958, 0),
     "segmenter.pages": (261, 244, 690),
-    "segmenter.raster": (3521, 3860, 0),
+    "segmenter.raster": (3540, 3878, 0),
     "segmenter.runs": (2488, 2489, 0),
     "segmenter.sampling": (1595, 1576, 0),
     "segmenter.tiles": (2899, 3097, 0),

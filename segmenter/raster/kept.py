@@ -60,6 +60,10 @@ class KeptDataset:
             raise ValueError(f"band {band} has no palette")
         return dict(self._kept.palette)
 
+    def overviews(self, band: int) -> list[int]:
+        """Return the factors of overviews: there are none."""
+        return []
+
     def read(self, bands: Sequence[int], window: GdalWindow, out_shape: Sequence[int]) -> NDArray[Any]:
         """Return a window of some bands, by nearest neighbour if its shape is another."""
         data = self._data_CHW

@@ -143,9 +143,13 @@ class LabelRaster(Closing):
         return self._classes.decode(raw, str(self.info.path), void)
 
     def stored_values(
-        self, window: Window | None = None, *, shape: Size | None = None
+        self, window: Window | None = None, *, shape: Size | None = None, overviews: bool = False
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return stored values as `read_label` does, and an (H, W) mask without label; None: all labelled."""
+        """Return stored values as `read_label` does, and an (H, W) mask without label; None: all labelled.
+
+        Args:
+            overviews: a coarser grid may come from the file's overviews, which may hold means.
+        """
         size, path = self.info.size, self.info.path
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
@@ -154,12 +158,31 @@ class LabelRaster(Closing):
 
         def read() -> tuple[Any, NDArray[np.bool_] | None]:
             out = (len(self._bands), wanted.height, wanted.width)
+            if wanted != window.size and not overviews and self._dataset.overviews(1):
+                return self._picked(window, wanted)
             data_CHW = self._dataset.read(self._bands, window=gdal_window(window), out_shape=out)
             return data_CHW, self._void.of(data_CHW, window)
 
         with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
             data_CHW, void = patiently(path, read)
         return self._map_colours(np.moveaxis(data_CHW, 0, 2)), void
+
+    def _picked(self, window: Window, wanted: Size) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Read stored values of a coarser grid row by row, without overviews: means are no classes."""
+        rows, cols = (
+            ((np.arange(number) + 0.5) * side / number).astype(np.int64)
+            for number, side in ((wanted.height, window.height), (wanted.width, window.width))
+        )
+        data_CHW = np.empty((len(self._bands), wanted.height, wanted.width), self._dataset.dtypes[0])
+        void_HW = np.zeros((wanted.height, wanted.width), np.bool_)
+        for i, row in enumerate(rows.tolist()):
+            line = Window(window.row + row, window.col, 1, window.width)
+            out = (len(self._bands), 1, window.width)
+            data = self._dataset.read(self._bands, window=gdal_window(line), out_shape=out)
+            void = self._void.of(data, line)
+            data_CHW[:, i] = data[:, 0, cols]
+            void_HW[i] = False if void is None else void[0, cols]
+        return data_CHW, void_HW if void_HW.any() else None
 
     def _map_colours(self, data_HWC: NDArray[Any]) -> NDArray[Any]:
         """Return (H, W) codes, or (H, W, 3) colours, of (H, W, 1 or 3) stored values.
@@ -230,13 +253,14 @@ def read_label(
         window: window within the raster; None reads all of it.
         expand_palette: return the colours of a palette image, (H, W, 3), instead of its indices (grey images
             without a palette become three equal bands).
-        shape: (rows, columns) of a coarser grid, read by nearest neighbour; for pictures.
+        shape: (rows, columns) of a coarser grid, read by nearest neighbour from overviews, if the file has any;
+            for pictures of our own maps.
 
     Raises:
         RasterError: the window cannot be read.
     """
     with LabelRaster(path, expand_palette=expand_palette) as label:
-        return label.stored_values(window, shape=shape)[0]
+        return label.stored_values(window, shape=shape, overviews=True)[0]
 
 
 class LabelIds:

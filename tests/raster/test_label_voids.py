@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import rasterio
 from numpy.typing import NDArray
+from rasterio.enums import Resampling
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
 from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.raster import LabelIds, LabelRaster, open_raster, placement
 from segmenter.raster.placement import PlacedLabels
 from tests.helpers.refusals import refused
@@ -96,6 +97,22 @@ def test_nodata_that_is_a_class_is_asked_about(
         np.testing.assert_array_equal(label.ids(), ids)
     with LabelRaster(path, replace(classes, nodata="ignore")) as label:
         np.testing.assert_array_equal(label.ids(), np.where(ids == 0, IGNORE, ids))
+
+
+@pytest.mark.parametrize("nodata", [None, 0])
+def test_a_thinned_label_holds_stored_values_whatever_its_overviews_hold(
+    make_geotiff: Make, rng: np.random.Generator, nodata: int | None
+) -> None:
+    classes = ClassMap(tuple(LandCoverClass(f"{code}", (code, 0, 0), code) for code in (1, 5, 9)))
+    codes = rng.choice(np.array([1, 5, 9] if nodata is None else [0, 1, 5, 9], np.uint8), (90, 120))
+    path = make_geotiff("label.tif", codes, nodata=nodata)
+    with rasterio.open(path, "r+") as file:
+        file.build_overviews([2, 4], Resampling.average)
+    window, shape = Window(3, 10, 80, 110), Size(20, 27)
+    with LabelRaster(path, classes) as label:
+        rows, cols = (np.ogrid[:20, :27][axis] for axis in (0, 1))
+        part = label.ids(window)[((rows + 0.5) * 80 / 20).astype(int), ((cols + 0.5) * 110 / 27).astype(int)]
+        np.testing.assert_array_equal(label.ids(window, shape=shape), part)
 
 
 def test_a_colour_that_the_file_calls_no_data_is_ignored_as_in_images(
