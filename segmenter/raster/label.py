@@ -253,7 +253,7 @@ def read_label(
         window: window within the raster; None reads all of it.
         expand_palette: return the colours of a palette image, (H, W, 3), instead of its indices (grey images
             without a palette become three equal bands).
-        shape: (rows, columns) of a coarser grid, read by nearest neighbour, from overviews if the file has any;
+        shape: (rows, columns) of a coarser grid, by nearest neighbour, from overviews if the file has any;
             for pictures of our own maps.
 
     Raises:
