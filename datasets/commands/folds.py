@@ -49,19 +49,7 @@ def train_folds(
     from segmenter.runs.run import RUN_FILE
     from segmenter.runs.score_files import fold_path, fold_table
 
-    folds = recipe.dataset.split.folds if isinstance(recipe.dataset, FolderConfig) else 0
-    if not folds:
-        raise ConfigError(
-            "--folds",
-            expected="a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a folder",
-            got="none",
-        )
-    if given.resume_from is not None or not alone:
-        raise ConfigError(
-            "--folds",
-            expected="one machine, and no --resume-from",
-            remedy="train one fold by --set dataset.split.fold=1",
-        )
+    folds = _folds_wanted(given, recipe, alone)
     folder = given.run or Path("runs") / recipe.name
     if (folder / RUN_FILE).exists():  # predict.py would map with it, not with the folds
         raise CheckpointError(folder, "holds a run already", remedy="name another with --run")
@@ -88,6 +76,24 @@ def train_folds(
     say(fold_table(paths))
     say(plain(f"done: {folder} holds the folds, which predict together"))
     return outcomes
+
+
+def _folds_wanted(given: TrainOptions, recipe: Recipe, alone: bool) -> int:
+    """Return the number of folds; ConfigError: there are none, or an option is of one run."""
+    folds = recipe.dataset.split.folds if isinstance(recipe.dataset, FolderConfig) else 0
+    if not folds:
+        raise ConfigError(
+            "--folds",
+            expected="a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a folder",
+            got="none",
+        )
+    if given.resume_from is not None or not alone:
+        raise ConfigError(
+            "--folds",
+            expected="one machine, and no --resume-from",
+            remedy="train one fold by --set dataset.split.fold=1",
+        )
+    return folds
 
 
 def _check_folds(recipes: Sequence[Recipe], paths: Sequence[Path]) -> None:

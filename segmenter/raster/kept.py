@@ -42,6 +42,11 @@ class KeptPixels:
         return KeptDataset(self)
 
 
+def nearest(start: int, stop: int, number: int) -> NDArray[np.int64]:
+    """Return the rows or columns in the middles of equal parts, as GDAL picks them."""
+    return (start + (np.arange(number) + 0.5) * (stop - start) / number).astype(np.int64)
+
+
 class KeptDataset:
     """Kept pixels in place of rasterio's dataset: as much of it as reading needs."""
 
@@ -71,10 +76,7 @@ class KeptDataset:
         down, across = window.toslices()
         if tuple(out_shape[-2:]) == (window.height, window.width):
             return part[:, down, across]
-        rows, cols = (
-            (side.start + (np.arange(wanted) + 0.5) * (side.stop - side.start) / wanted).astype(np.int64)
-            for side, wanted in zip((down, across), out_shape[-2:], strict=True)
-        )
+        rows, cols = map(nearest, (down.start, across.start), (down.stop, across.stop), out_shape[-2:])
         return part[:, rows[:, None], cols]
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.kept import KeptPixels
+from segmenter.raster.kept import KeptPixels, nearest
 from segmenter.raster.reading import checked_dataset
 from segmenter.raster.remote.settings import patiently
 from segmenter.raster.validity import NO_MEASUREMENT, holds, usable
@@ -169,14 +169,12 @@ class LabelRaster(Closing):
 
     def _picked(self, window: Window, wanted: Size) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Read stored values of a coarser grid row by row, without overviews: means are no classes."""
-        rows, cols = (
-            ((np.arange(number) + 0.5) * side / number).astype(np.int64)
-            for number, side in ((wanted.height, window.height), (wanted.width, window.width))
-        )
+        rows = nearest(window.row, window.row_stop, wanted.height)
+        cols = nearest(0, window.width, wanted.width)
         data_CHW = np.empty((len(self._bands), wanted.height, wanted.width), self._dataset.dtypes[0])
         void_HW = np.zeros((wanted.height, wanted.width), np.bool_)
         for i, row in enumerate(rows.tolist()):
-            line = Window(window.row + row, window.col, 1, window.width)
+            line = Window(row, window.col, 1, window.width)
             out = (len(self._bands), 1, window.width)
             data = self._dataset.read(self._bands, window=gdal_window(line), out_shape=out)
             void = self._void.of(data, line)
@@ -211,9 +209,8 @@ class _Void:
     ) -> None:
         self._dataset, self._alpha = dataset, info.alpha[:1] if info.count > len(bands) else ()
         flags = dataset.mask_flag_enums[0]
-        has_mask = (
-            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags
-        )  # NODATA_VALUES too, a colour
+        # A colour without data (NODATA_VALUES) has the flag of a mask beside that of nodata.
+        has_mask = MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags
         self.masked = not self._alpha and (not flags or has_mask)
         values = [usable(info.nodata[band - 1], dataset.dtypes[0]) for band in bands]
         self.nodata = None if None in values else tuple(value for value in values if value is not None)

@@ -285,6 +285,8 @@ class VectorFile:
             self._check_corners(features)
             areas = np.isin(shapely.get_type_id(shapes), _AREAS) | shapely.is_missing(shapes)
             without = areas & ~(shapely.area(shapes) > 0)
+            mended = shapely.make_valid(shapes[without], method="structure")  # areas of loops may cancel
+            without[without] = ~(shapely.area(mended) > 0)
             if without.any() and not bare:
                 first = int(features.fid_F[np.argmax(without)])
             bare += int(without.sum())

@@ -180,11 +180,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> Answer:
         size = self.headers.get("Content-Length", "0")
-        if not size.isdigit() or int(size) > _MOST_BODY or "Transfer-Encoding" in self.headers:
+        if not size.isdecimal() or int(size) > _MOST_BODY or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # what follows is not read
             return _refuse(413, "this body is too long")
         body = self.rfile.read(int(size))
-        path, query = urlsplit(self.path).path, urlsplit(self.path).query
+        try:
+            path, query = urlsplit(self.path)[2:4]
+        except ValueError:
+            return _refuse(400, "this is no address")
         first, *words = (unquote(word) for word in path.removeprefix("/").split("/"))
         server = self.server
         if not secrets.compare_digest(first.encode(), server.token.encode()):

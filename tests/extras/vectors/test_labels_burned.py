@@ -389,7 +389,9 @@ def test_features_without_an_area_are_counted(ending: str, image: Path, tmp_path
     good = box(3, 3, 9, 9)
     file = VectorFile(write_all(tmp_path / f"x.{ending}", [good, *nothing, good]), "class")
     assert f" {len(nothing)} of {len(nothing) + 2} features have no area" in file.remark()
-    assert VectorFile(write_all(tmp_path / f"y.{ending}", [good]), "class").remark() == ""
+    bow = shapely.Polygon([(LEFT + x, TOP - y) for x, y in ((2, 2), (9, 9), (9, 2), (2, 9), (2, 2))])
+    for name, shapes in (("y", [good]), ("z", [good, bow])):
+        assert VectorFile(write_all(tmp_path / f"{name}.{ending}", shapes), "class").remark() == ""
     found = labels(tmp_path / f"x.{ending}", image, TWO_RULE)
     np.testing.assert_array_equal(found, labels(tmp_path / f"y.{ending}", image, TWO_RULE))
 

@@ -124,9 +124,14 @@ def test_a_users_mistake_is_one_line_and_a_defect_ends_no_server(server: PageSer
     assert request(server, f"/{server.token}/echo", "DELETE").status == 501
     assert request(server, f"/{server.token}/echo", Content_Length="-1").status == 413
     assert request(server, f"/{server.token}/echo", "POST", Content_Length=f"{1 << 21}").status == 413
-    with socket.create_connection(("127.0.0.1", server.port)) as raw:
-        raw.sendall(b"\x00\xff not http\r\n\r\n")
-        assert b"400" in raw.recv(1000)
+    for said, status in (
+        (b"\x00\xff not http\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", b"413"),
+    ):
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(said)
+            assert status in raw.recv(1000)
     assert request(server, f"/{server.token}/echo").status == 200
 
 
