@@ -26,6 +26,7 @@ from ..folder import candidates_of
 from .kinds import SetBack, auxiliary, set_back
 from .names import (
     MARK,
+    RESULTS,
     SPLIT_WORDS,
     USUAL,
     Patterns,
@@ -35,6 +36,7 @@ from .names import (
     pattern_of_band,
     patterns_of,
     role_of,
+    words_of,
 )
 from .pixels import count_objects, edge_share
 from .polygons import file_of_classes
@@ -97,7 +99,7 @@ def _pair_names(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) 
     """
     ties = pair(scenes, labels)
     for numbered, several in ((False, True), (False, False), (True, True)):
-        chosen, others, left = _commonest_pairs(ties, place, numbered=numbered, several=several)
+        chosen, others, left, rivals = _commonest_pairs(ties, place, numbered=numbered, several=several)
         if not is_vector(labels[0]) and (masks := _mask_patterns(place, chosen, ties)) is not None:
             return replace(masks, others=(others[0], masks.others[1]))
         patterns = patterns_of(chosen) if chosen else Patterns(("",), "", {})
@@ -118,7 +120,9 @@ def _pair_names(place: DataPlace, scenes: Sequence[str], labels: Sequence[str]) 
                 patterns = patterns_of(chosen)
                 images = patterns.images[0]
             labelled = _with_all_endings(place, patterns.labels, {label for _, label in chosen})
-            made = replace(patterns, images=(images,), labels=labelled, others=others)
+            rival = patterns_of(rivals) if rivals else patterns
+            asked = rival.labels if rival.images == patterns.images and rival.labels != labelled else ""
+            made = replace(patterns, images=(images,), labels=labelled, others=others, rival=asked)
             return with_dates(made, place, {label: ties[label] for _, label in chosen})
     return _by_dates(scenes, ties) or _refuse_unpaired(place, scenes, labels)
 
@@ -346,10 +350,11 @@ def _serves_all(place: DataPlace, label: str, images: Sequence[str]) -> bool:
 
 def _commonest_pairs(
     ties: dict[str, list[str]], place: DataPlace, *, numbered: bool, several: bool
-) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str]]:
-    """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
+) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str], list[tuple[str, str]]]:
+    """Return (image, label) pairs of the commonest kinds of names, other readings, labels of neither, and rivals.
 
-    A scene has one image and one label: a further kind of names counts for scenes that have none yet.
+    A scene has one image and one label: a further kind of names counts for scenes that have none yet. Rivals
+    are pairs of the same images with labels of as many classes that may as well be meant.
 
     Args:
         numbered: numbers never tell kinds of names apart.
@@ -374,7 +379,7 @@ def _commonest_pairs(
     ranked = sorted(roles, key=lambda role: (*keys.get(role, (-counts[role],)), -counts[role], role))
     chosen: dict[str, str] = {}
     stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
-    used, told, taken = set[str](), set[str](), set[tuple[str, ...]]()
+    used, told, taken, rivals = set[str](), set[str](), set[tuple[str, ...]](), list[tuple[str, str]]()
     others: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for role in ranked:
         members = roles[role]
@@ -394,7 +399,18 @@ def _commonest_pairs(
                 why = (back.images, back.labels)[side].get(role[side], "")
                 told_of = f"{len(kind)} {what} like {min(kind)}" + (f" ({why})" if why else "")
                 others[side].setdefault(role[side], told_of)
-    return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
+                alike = not why and role in keys and keys[role][-1] == keys[ranked[0]][-1]
+                if side and not rivals and alike and _as_likely(role[1], ranked[0][1]):
+                    rivals = [(image, label) for image, label in members if image in chosen]
+    readings = [*others[0].values()], [*others[1].values()]
+    return sorted(chosen.items()), readings, ties.keys() - used - told, sorted(rivals)
+
+
+def _as_likely(labels: str, chosen: str) -> bool:
+    """Return whether names tell labels as surely as those that were chosen."""
+    words, of_chosen = {*words_of(labels)}, {*words_of(chosen)}
+    results = bool(words & RESULTS) > bool(of_chosen & RESULTS)
+    return not results and not auxiliary(labels) and bool(words & USUAL) >= bool(of_chosen & USUAL)
 
 
 def _unlikely(
@@ -403,18 +419,19 @@ def _unlikely(
     """Return a key by which the likeliest of equally common kinds of names is first.
 
     Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
-    bands. Labels: usual words, none of objects or edges, most classes.
+    bands. Labels: none of results, usual words, none of objects or edges, most classes.
     """
     image, label = min(members, key=lambda each: (each[1], each[0]))
     of, on = place.sight(image).info, None if is_vector(label) else place.sight(label).info
     if of is None:
-        return (True, 0, 0, 0, 0, 0)
+        return (True, 0, 0, 0, 0, 0, 0)
     finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
     classes = max(place.sight(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
     text = " ".join(role).lower()
     words = re.findall(r"[^\W\d_]{2,}", text)
     odd = sum(-1 if word in USUAL else 1 for word in words) + len(words) * auxiliary(" ".join(role))
-    return (*finest, -min(of.count, 3), odd, -of.count, -classes)
+    results = not RESULTS.isdisjoint(words_of(role[1]))
+    return (*finest, -min(of.count, 3), results, odd, -of.count, -classes)
 
 
 def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> int:

@@ -240,7 +240,9 @@ def _file_choices(
     why = f"{counted(len(dataset.scenes), 'label')} found by the names of the images"
     if facts.shared:
         why = f"one file for {counted(len(dataset.scenes), 'image')}, placed by georeference"
-    yield Choice("dataset.labels", facts.labels, why, "; ".join(facts.others[1]))
+    rival = f"{facts.rival} may be the labels of the same images as well: are they?" if facts.rival else ""
+    instead = {"dataset.labels": facts.rival} if rival else {}
+    yield Choice("dataset.labels", facts.labels, why, "; ".join(facts.others[1]), rival, instead)
     alone = [
         f"{counted(len(own), what)} {reason.partition(' (')[0]}: {few(own, 2)}"
         for what, reason in (("image", UNLABELLED), ("label", IMAGELESS))

@@ -33,8 +33,21 @@ SET_ENDINGS = r"(?:s?daten(?:satz)?|data(?:set)?|sets?|s?menge)"
 _BESIDE = {"data", "dataset", "set", "daten", "area", "areas", "tiles", "split"}
 """Words beside such a word that make a folder's name no other one."""
 USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
-USUAL |= {"annot", "annotation", "annotations"}
+USUAL |= {"annot", "annotation", "annotations", "truth", "groundtruth", "reference", "manual"}
 """Words in names of images and labels."""
+RESULTS = {
+    "pred",
+    "preds",
+    "predicted",
+    "prediction",
+    "predictions",
+    "output",
+    "outputs",
+    "result",
+    "results",
+}
+RESULTS |= {"inference", "inferred", "auto", "automatic", "baseline", "old", "backup"}
+"""Words in names of what a model or an earlier hand made beside the labels."""
 AUXILIARY = {"instance", "instances", "instanceids", "object", "objects", "segmentationobject", "boundary"}
 AUXILIARY |= {"boundaries", "border", "borders", "edge", "edges", "contour", "contours", "vertex", "vertices"}
 AUXILIARY |= {"weight", "weights", "cloud", "clouds", "clm", "valid", "quality", "visualization", "preview"}
@@ -129,6 +142,7 @@ class Patterns:
         shared: one label file serves all images.
         others: other readings of the images, and of the labels.
         one_date: pattern of the images of one date, if a label serves those of several.
+        rival: pattern of other labels of the same images that may as well be meant; empty: none.
     """
 
     images: tuple[str, ...]
@@ -138,6 +152,7 @@ class Patterns:
     masks: tuple[str, ...] = ()
     others: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     one_date: str = ""
+    rival: str = ""
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:

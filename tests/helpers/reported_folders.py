@@ -162,12 +162,17 @@ def bits_beside(to: Folder) -> None:
         to.save(f"b/{i}.tif", np.array([21824, 21888, 21952, 22280, 22144], np.uint16)[field_of(i + 9, 5)])
 
 
-def predictions(to: Folder) -> None:
-    for i in range(8):
-        label = field_of(i)
-        wrong = np.where(np.random.default_rng(i).random(label.shape) < 0.1, 0, label).astype(np.uint8)
-        for path, array in (("images", picture(label, i)), ("labels", label), ("predictions", wrong)):
-            to.save(f"{path}/{i}.tif", array, i)
+def two_labels(truth: str, other: str) -> Callable[[Folder], None]:
+    """Labels, and others of the same classes that are wrong here and there."""
+
+    def make(to: Folder) -> None:
+        for i in range(8):
+            label = field_of(i)
+            wrong = np.where(np.random.default_rng(i).random(label.shape) < 0.1, 0, label).astype(np.uint8)
+            for path, array in (("images", picture(label, i)), (truth, label), (other, wrong)):
+                to.save(f"{path}/{i}.tif", array, i)
+
+    return make
 
 
 # ------------------------------------------------------------------------------------------ kinds of images

@@ -106,7 +106,27 @@ TABLE: dict[str, Row] = {
     ),
     "flags in bits as labels": Row(to.bits, "refused", {"where": "labels"}, pixels.are_bits),
     "flags in bits beside labels": Row(to.bits_beside, "right", {"labels": "z/{name}.tif"}, pixels.are_bits),
-    "41 predictions beside the truth": Row(to.predictions, "right", {"labels": "labels/{name}.tif"}),
+    "41 predictions beside the truth": Row(
+        to.two_labels("labels", "predictions"), "right", {"labels": "labels/{name}.tif"}
+    ),
+    "the truth beside predictions": Row(
+        to.two_labels("ground_truth", "predictions"), "right", {"labels": "ground_truth/{name}.tif"}
+    ),
+    "what a model put out beside a reference": Row(
+        to.two_labels("reference", "model_output"), "right", {"labels": "reference/{name}.tif"}
+    ),
+    "labels of two years": Row(
+        to.two_labels("labels_2018", "labels_2023"),
+        "asked",
+        {"labels": "labels_2018/{name}.tif"},
+        instead={"labels": "labels_2023/{name}.tif"},
+    ),
+    "labels of two people": Row(
+        to.two_labels("anna", "bob"),
+        "asked",
+        {"labels": "anna/{name}.tif"},
+        instead={"labels": "bob/{name}.tif"},
+    ),
     # kinds of images
     "4 PlanetScope: usable data masks": Row(
         to.quality(*PLANET), "right", {"images": "{name}_3B_AnalyticMS_SR.tif"}, pixels.has_flags
