@@ -351,7 +351,7 @@ def _serves_all(place: DataPlace, label: str, images: Sequence[str]) -> bool:
 def _commonest_pairs(
     ties: dict[str, list[str]], place: DataPlace, *, numbered: bool, several: bool
 ) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str], list[tuple[str, str]]]:
-    """Return (image, label) pairs of the commonest kinds of names, other readings, labels of neither, and rivals.
+    """Return (image, label) pairs of the commonest kinds of names, other readings, labels of neither, rivals.
 
     A scene has one image and one label: a further kind of names counts for scenes that have none yet. Rivals
     are pairs of the same images with labels of as many classes that may as well be meant.

@@ -5,6 +5,7 @@ The law of this module: **an unknown value is an error**, never class 0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,7 +92,7 @@ class ClassMap:
         keys += [str(code) for each in self.classes for code in each.also]
         codes = [str(c.code) for c in self.classes]
         for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
-            twice = sorted({value for value in values if values.count(value) > 1})
+            twice = sorted(value for value, count in Counter(values).items() if count > 1)
             if twice:
                 raise LabelError(
                     "class map",

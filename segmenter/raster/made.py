@@ -8,6 +8,7 @@ give no raster, an empty file records that.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -89,9 +90,9 @@ class MadeRasters(KeyedFolder):
 
     def _place(self, name: str, sources: Sequence[Path], before: list[str]) -> tuple[str, Path]:
         """Return the file-name prefix of one raster in all states, and the file of the current state."""
-        names = [source.name for source in sources]
+        names = [os.path.relpath(source, self.path) for source in sources]
         plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
-        start = f"{plain}-{digest([name, names[-1], self._rule], 12)}-"
+        start = f"{plain}-{digest([name, sources[-1].name, self._rule], 12)}-"
         return start, self.path / f"{start}{digest([names, before], 12)}.tif"
 
     def _begin(self) -> None:

@@ -82,6 +82,38 @@ def test_check_index_and_tiles_see_the_bands_and_the_labels(
             assert (image[..., 0] == file.read(1)).all()
 
 
+@pytest.mark.parametrize("kind", ["labels", "bands"])
+def test_files_of_another_folder_are_others_though_names_sizes_and_times_are_equal(
+    kind: str, root: Path, make_geotiff: Make
+) -> None:
+    """Archives unpack files with the times that they had, and uncompressed ones are of equal size."""
+    for version in (1, 2):
+        codes = np.full((SIZE[0] // 2, SIZE[1] // 2), 10 * version, np.uint8)
+        make_geotiff(f"d/labels{version}/a.tif", codes, crs=UTM, transform=HERE @ Affine.scale(2))
+        for band, times in (("B02", 1), ("B11", 2)):
+            values = np.full((SIZE[0] // times, SIZE[1] // times), version, np.uint16)
+            make_geotiff(
+                f"d/bands{version}/a_{band}.tif", values, crs=UTM, transform=HERE @ Affine.scale(times)
+            )
+    for path in root.rglob("*.tif"):
+        os.utime(path, (1.6e9, 1.6e9))
+    seen = []
+    for version in (1, 2):
+        of = {"labels": 1, "bands": 1, kind: version}
+        asked = recipe(
+            root,
+            images=[f"bands{of['bands']}/{{name}}_{band}.tif" for band in ("B02", "B11")],
+            labels=f"labels{of['labels']}/{{name}}.tif",
+            labels_by="georeference",
+            split={},
+        )
+        dataset = load_dataset(asked)
+        store = SceneStore(dataset, dataset.of("train"), 16, cache_folder(dataset), progress=False)
+        image, _, ids = store.read(0, store.window_in_scene(0, Window.of(store.size(0))))
+        seen.append((np.unique(image).tolist(), np.unique(ids).tolist()))
+    assert seen == [([1], [0]), ([1], [1]) if kind == "labels" else ([2], [0])]
+
+
 def test_a_label_for_each_image_is_placed_only_if_the_recipe_says_so(
     tmp_path: Path, root: Path, make_geotiff: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,6 +213,7 @@ def probes(run: Run, source: CheckImages, size: int | None, batch: int) -> Itera
 
 def _open(path: Path, run: Run) -> Raster:
     raster = open_raster(path, run.bands)
+    raster.mean_C = run.mean_C  # as predict.py fills single bands without data
     if len(raster.bands) != run.band_count:
         raster.close()
         raise RasterError(

@@ -351,7 +351,8 @@ def facts_of(
 _OUTPUTS = {"classes": "uint8", "probabilities": "float32"}
 _NODATA = (
     f"inside: a pixel where a band is NaN, infinite or beyond ±{NO_MEASUREMENT:g} has no data; its class is "
-    "255, its probabilities are 0"
+    "255, its probabilities are 0; where only some bands hold the file's nodata value, predict.py takes the "
+    "band's mean (normalisation.mean), and so should who calls the model"
 )
 _STANDARDISED = "outside: every pixel counts as data; give 0 (after normalisation) where there are none"
 
@@ -359,7 +360,8 @@ _STANDARDISED = "outside: every pixel counts as data; give 0 (after normalisatio
 def _values(run: Run, standardised: bool) -> str:
     if standardised:
         return "value / 255, minus mean / 255, divided by std / 255 of each band"
-    return f"as in the images ({run.dtype}), NaN where a pixel has no data"
+    scaled = "; scale × stored value + offset where a file declares them" * (run.dtype == "float32")
+    return f"as in the images ({run.dtype}{scaled}), NaN where a pixel has no data"
 
 
 def tiling_text(run: Run, image: list[Any]) -> str:

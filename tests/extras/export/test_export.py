@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,13 @@ from datasets.commands import predict
 from datasets.commands.export import main
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export import exporting
-from segmenter.extras.export.check import ExportAgreement, ProbePixels, compare
+from segmenter.extras.export.check import CheckImages, ExportAgreement, ProbePixels, compare, probes
 from segmenter.extras.export.exporting import Tile, choose_tile
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import round_up
+from segmenter.mapping.jobs import RasterRequest
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.runs.records import save_validation_images, validation_images
@@ -416,6 +418,24 @@ def test_validation_images_are_recorded_without_addresses(tmp_path: Path) -> Non
     assert set(found) <= set(paths)
     (tmp_path / "validation.json").write_text("[1")
     assert validation_images(tmp_path) == []
+
+
+def test_what_is_compared_is_what_predict_reads_where_one_band_has_no_data(tmp_path: Path) -> None:
+    image = np.full((600, 600, 3), 90, np.uint8)
+    image[300:, :, 1] = 0
+    path = written(tmp_path / "a.tif", image, nodata=0)
+    run: Any = SimpleNamespace(bands=None, band_count=3, mean_C=(10.0, 20.0, 30.0))
+    seen = next(probes(run, CheckImages((path,), "one"), None, 2))
+    read = run_raster(path, run)
+    assert np.unique(seen.image_BHWC[seen.valid_BHW][:, 1]).tolist() == [20, 90]
+    assert np.unique(read[:, 1]).tolist() == [20, 90]
+
+
+def run_raster(path: Path, run: Any) -> NDArray[Any]:
+    """Pixels with data as predict.py reads them."""
+    with RasterRequest(run.bands, run.band_count, mean_C=run.mean_C).open(path) as raster:
+        image, valid = raster.read(Window(0, 0, 600, 600))
+    return image[valid]
 
 
 def as_deepness(model: Any, layer_HWC: NDArray[Any]) -> NDArray[np.int64]:
