@@ -47,12 +47,13 @@ class SeenScene:
 
 
 def headers(
-    dataset: Dataset, contents: Contents, tallies: dict[str, Tally] | None, *, vector: bool
+    dataset: Dataset, contents: Contents, tallies: dict[str, Tally] | None, *, vector: bool, shared: bool
 ) -> list[SeenScene]:
     """Read the headers of all images and labels, with a bar, and small ones whole, once each.
 
     Args:
         tallies: is filled with the values of labels; None: they are polygons, or masks.
+        shared: one label is for all images, also for those that it does not reach.
     """
     header = cache(partial(_header, dataset.root, None))  # one label may serve all
     of_image = partial(_header, dataset.root, contents)
@@ -71,7 +72,8 @@ def headers(
             wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
         except SegmenterError as error:
             return SeenScene(scene, (image, label), fault=str(error))
-        elsewhere = bool(wrong) and other is not None and _share_ground(info, other)
+        meet = both_placed if shared else _share_ground
+        elsewhere = bool(wrong) and other is not None and meet(info, other)
         fault = wrong[0][1] if wrong else ""
         return SeenScene(scene, (image, label), info, other, measured, fault, elsewhere)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,8 +12,10 @@ from segmenter.base.errors import DatasetError, counted
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
+from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset
 from segmenter.raster import KnownRasters, RasterInfo, crs_title, quiet_gdal
+from segmenter.raster.placement import pixels_under
 
 from .. import load_dataset
 from ..check import image_lines
@@ -33,7 +35,7 @@ from .pixels import count_objects
 from .polygons import polygon_choices
 from .published import published_legend, published_settings
 from .sight import DataPlace, drivers_of, place_of
-from .values import LabelValues, Tally, count_values, whereabouts
+from .values import LabelValues, Tally, count_values, palette_of_any, whereabouts
 
 _LEAVE_OUT = "dataset.split.leave_out"
 _MOST_KINDS = 3
@@ -144,7 +146,8 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     if not vector and not facts.shared:
         _refuse_sheets(place, dataset)
     tallies: dict[str, Tally] = {}
-    seen = headers(dataset, contents, None if vector or facts.masks else tallies, vector=vector)
+    kept = None if vector or facts.masks else tallies
+    seen = headers(dataset, contents, kept, vector=vector, shared=facts.shared)
     placed = not vector and (facts.shared or any(each.elsewhere for each in seen))
     left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
     left |= lacking
@@ -164,7 +167,8 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
-        damaged = yield from _value_choices(place, facts, used, tallies, contents.files)
+        parts = _parts_with_images(used) if placed else {}
+        damaged = yield from _value_choices(place, facts, used, tallies, contents.files, parts)
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
     used = [each for each in used if each.scene.name not in left]
     poor = _of_fewer_bands(used)
@@ -258,16 +262,19 @@ def _value_choices(
     used: Sequence[SeenScene],
     tallies: dict[str, Tally],
     files: KnownRasters,
+    parts: Mapping[str, Sequence[Window]],
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
-    values = count_values(root, infos, tallies, files)
-    colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
-    tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
+    values = count_values(root, infos, tallies, files, parts)
+    colours = values.encoding == "colours"
+    stored = {info.nodata[0] for info in infos.values()}
+    tags = {int(tag) for tag in stored if tag is not None and 0 <= tag < 0xFFFF}
+    tag = next(iter(tags)) if values.void and len(stored - {None}) == len(tags) == 1 and not colours else None
     legend = find_legend(root, sorted(place.stored.values()), list(values.pixels), colours=colours)
     if not legend.entries:
         legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
-    if not legend.entries and all(info.count > 2 for info in infos.values()):
+    if not legend.entries and not palette_of_any(infos):
         values = values.as_codes()
     if not legend.entries:
         _refuse_objects(place, used, values)
@@ -283,12 +290,14 @@ def _value_choices(
     def choices(of: LabelValues) -> list[Choice]:
         return list(class_choices(of, legend, places))
 
-    if tag is not None and 0 <= tag < 0xFFFF:
+    if tag is not None:
         # The tag may be the code of a class.
-        tagged = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
-        likely, doubtful = is_tag_a_class(tagged, int(tag), legend)
+        pixels = Counter(values.pixels)
+        pixels[tag] += values.void  # files without the tag hold it, too
+        tagged = replace(values, pixels=dict(sorted(pixels.items())))
+        likely, doubtful = is_tag_a_class(tagged, tag, legend)
         chosen = choices(tagged if likely else values)
-        if doubtful and places(int(tag)).empty < SPARSE:
+        if doubtful and places(tag).empty < SPARSE:
             chosen = asked_of_tag(chosen, choices(values if likely else tagged), tagged, int(tag), likely)
         values = tagged if likely else values
     else:
@@ -296,6 +305,8 @@ def _value_choices(
     ask = [each for each in chosen if each.key == "dataset.label_nodata"]
     yield from (each for each in chosen if each not in ask)
     why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    if len(tags) > 1 and (held := sorted(tags & values.pixels.keys())) and not colours:
+        ask = [_asked_of_tags(tags, held[0], nest_choices(chosen)["dataset"].get("ignore", ()))]
     if values.void and tag not in values.pixels:
         usual = Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
         yield replace(ask[0], reason=why) if ask else usual
@@ -303,6 +314,27 @@ def _value_choices(
         usual = Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
         yield replace(ask[0], reason=usual.reason) if ask else usual
     return values.damaged
+
+
+def _asked_of_tags(tags: set[int], held: int, ignored: Iterable[int]) -> Choice:
+    """Return the question whether a value is a class that is nodata of some labels and a value of others."""
+    told = " or ".join(map(str, sorted(tags)))
+    question = f"labels have {told} as nodata, and {held} is a value of others: is it a class in all of them?"
+    instead = {
+        "dataset.label_nodata": "class",
+        "dataset.ignore": sorted({*ignored, *tags} - {held}),
+    }
+    return Choice("dataset.label_nodata", "ignore", "", question=question, instead=instead)
+
+
+def _parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[Window]]:
+    """Return the parts of each label that images lie on."""
+    parts: dict[str, list[Window]] = {}
+    for each in seen:
+        if each.image is not None and each.label is not None:
+            under = pixels_under(each.image, each.label)
+            parts.setdefault(each.paths[1], []).extend([] if under is None else [under])
+    return parts
 
 
 def _refuse_objects(place: DataPlace, used: Sequence[SeenScene], values: LabelValues) -> None:

@@ -35,7 +35,7 @@ _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 """Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
 _BACKGROUND = "background"
-_MOST = 0.9
+_MOST = 0.5
 """Share of the polygons that a usual attribute has a value for, to go before others."""
 
 _MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
@@ -80,13 +80,25 @@ def polygon_choices(
     if not readings:
         raise DatasetError(root, expected="a layer of polygons", got=f"{few(several)} of {few(whole)}")
     first, *others = sorted(readings, key=lambda layer: (-min(2, readings[layer][1]), several.index(layer)))
-    why = f"of {counted(len(several), 'layer')} the one with {counted(readings[first][1], 'class')}"
+    if others and readings[first][1] == readings[others[0]][1] < 2:
+        raise DatasetError(
+            root,
+            expected="a layer with an attribute that tells classes",
+            got=f"{few([first, *others], 3)} of {few(whole, 2)}, none with one",
+            remedy="if each layer is a class, merge them: ogrmerge.py -single -src_layer_field_name class "
+            "-src_layer_field_content {LAYER_NAME} -o all.gpkg FILE; if one is the labels, take it out: "
+            "ogr2ogr labels.gpkg FILE LAYER",
+        )
+    why = (
+        f"of {counted(len(several), 'layer')} the one with {counted(readings[first][1], 'class', 'classes')}"
+    )
     choice = Choice("dataset.vector.layer", first, why, f"layer {few(others)}" if others else "")
     if rivals := [layer for layer in others if readings[layer][1] > 1]:
         told = nest_choices([*readings[rivals[0]][0], Choice("dataset.vector.layer", rivals[0], "")])[
             "dataset"
         ]
-        question = f"layer {rivals[0]} tells {counted(readings[rivals[0]][1], 'class')}, too: is it the one?"
+        found = counted(readings[rivals[0]][1], "class", "classes")
+        question = f"layer {rivals[0]} tells {found}, too: is it the one?"
         instead = {f"dataset.{key}": told[key] for key in ("vector", "classes")}
         choice = Choice(choice.key, first, why, question=question, instead=instead)
     yield choice
@@ -158,7 +170,13 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
     why = f"{counted(sum(counts), 'polygon')}: {shown}"
     made = [Choice("dataset.vector.attribute", attribute, why, others)]
     made += _classes_of(root, files, layer, attribute, values, counts)
-    alike = [name for name in order[1:] if all((name in each) == (attribute in each) for each in later)]
+    named = attribute and _USUAL.search(attribute)
+    alike = [
+        name
+        for name in order[1:]
+        if all((name in each) == (attribute in each) for each in later)
+        or (not named and _USUAL.search(name))  # of too few polygons to go before
+    ]
     if alike and attribute in unusual:
         rival = [Choice("dataset.vector.attribute", alike[0], "")]
         rival += _classes_of(root, files, layer, alike[0], fitting[alike[0]], counts)

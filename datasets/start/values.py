@@ -92,12 +92,14 @@ def count_values(
     infos: dict[str, RasterInfo],
     tallies: Mapping[str, Tally] = MappingProxyType({}),
     files: KnownRasters | None = None,
+    parts: Mapping[str, Sequence[Window]] = MappingProxyType({}),
 ) -> LabelValues:
-    """Return the values of label rasters; reads them whole, with a bar.
+    """Return the values of label rasters; reads them, with a bar.
 
     Args:
         infos: header of each label, by relative path.
         tallies: those of labels that were read with their header.
+        parts: windows of labels that images lie on; of others all is counted.
         files: opener that knows labels which were read before; None: none was.
 
     Raises:
@@ -108,8 +110,9 @@ def count_values(
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
     pixels, void, read, damaged = Counter[int](), 0, 0, dict[str, str]()
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
-    known = tallies if encoding == "codes" or not palette_of_any(infos) else {}
-    count = partial(_count, root, infos, encoding == "colours", known, files or KnownRasters())
+    as_stored = {path for path in tallies if encoding == "codes" or infos[path].count > 2}
+    known = {path: tallies[path] for path in as_stored - parts.keys()}
+    count = partial(_count, root, infos, encoding == "colours", known, files or KnownRasters(), parts)
     some = labels[:_MOST_FILES]
     found = in_threads(count, some, description="values of labels", unit="file")
     for label, (counts, blank) in zip(some, found, strict=True):
@@ -161,6 +164,7 @@ def _count(
     colours: bool,
     tallies: Mapping[str, Tally],
     files: KnownRasters,
+    parts: Mapping[str, Sequence[Window]],
     path: str,
 ) -> tuple[dict[int, int] | RasterError, int]:
     """Return the pixels of each value of a label, and those without one; or why it cannot be read."""
@@ -169,20 +173,21 @@ def _count(
     try:
         opened = files.label(root / path, expand_palette=colours, drivers=drivers_of(path))
         with in_turn(infos[path].size), opened as label:
-            return tally_of(label)
+            return tally_of(label, parts.get(path))
     except RasterError as error:
         return error, 0
 
 
-def tally_of(label: LabelRaster) -> Tally:
-    """Return the pixels of each value of an open label, and those without one.
+def tally_of(label: LabelRaster, parts: Sequence[Window] | None = None) -> Tally:
+    """Return the pixels of each value of an open label, or of parts of it, and those without one.
 
     Raises:
         LabelError: a value is no whole number.
         RasterError: it cannot be read.
     """
     counts, void = Counter[int](), 0
-    for window in pieces(label.info.size):
+    whole = [Window.of(label.info.size)] if parts is None else parts
+    for window in (piece.shifted(part.row, part.col) for part in whole for piece in pieces(part.size)):
         raw, blank = label.stored_values(window)
         values = pack_colours(raw) if blank is None else pack_colours(raw)[~blank]
         if values.dtype.kind == "f" and (values != np.rint(values)).any():

@@ -132,7 +132,7 @@ class _Placing:
     def _at_points(self, window: Window) -> NDArray[np.uint16]:
         shape = window.height * self._points, window.width * self._points
         values = np.full(shape, _OUTSIDE, np.uint16)
-        source = self._under(window)
+        source = _label_pixels(self._image, self.label.info, window, _MARGIN)
         if source is None:
             return values
         raw, void = self.label.stored_values(source)
@@ -157,23 +157,6 @@ class _Placing:
             self._unknown.update(self._classes.unknown(raw, str(self.label.info.path), void))
         return values
 
-    def _under(self, window: Window) -> Window | None:
-        """Return the label's pixels that a window of the image may lie on; None if there are none."""
-        info = self.label.info
-        left, bottom, right, top = box_around(self._image, window, info.crs)
-        corners = np.array([(x, y) for x in (left, right) for y in (bottom, top)])
-        corners_on_label = to_pixels(info)(corners)
-        (col, row), (col_stop, row_stop) = (
-            np.clip(edge, (0, 0), (info.size.width, info.size.height)).astype(int)
-            for edge in (
-                np.floor(corners_on_label.min(axis=0)) - _MARGIN,
-                np.ceil(corners_on_label.max(axis=0)) + _MARGIN,
-            )
-        )
-        if row >= row_stop or col >= col_stop:
-            return None
-        return Window(int(row), int(col), int(row_stop - row), int(col_stop - col))
-
     def refuse_unknown(self) -> None:
         """Refuse a label if values under the image belong to no class."""
         if not self._unknown:
@@ -185,6 +168,30 @@ class _Placing:
             f"{self._classes.encoding} that the class map does not know: {values}{more}",
             remedy="add them to dataset.classes or dataset.ignore",
         )
+
+
+def pixels_under(image: RasterInfo, label: RasterInfo) -> Window | None:
+    """Return the label's pixels with their centre in the box around an image, or one; None: none is there."""
+    return _label_pixels(image, label, Window.of(image.size), 0)
+
+
+def _label_pixels(image: RasterInfo, label: RasterInfo, window: Window, margin: int) -> Window | None:
+    """Return the label's pixels that a window of an image may lie on; margin 0: that it mostly covers."""
+    left, bottom, right, top = box_around(image, window, label.crs, margin)
+    corners = np.array([(x, y) for x in (left, right) for y in (bottom, top)])
+    corners_on_label = to_pixels(label)(corners)
+    low, high = corners_on_label.min(axis=0), corners_on_label.max(axis=0)
+    if margin:
+        low, high = np.floor(low) - margin, np.ceil(high) + margin
+    else:
+        middle = np.floor((low + high) / 2)  # of labels coarser than the window
+        low, high = np.minimum(np.rint(low), middle), np.maximum(np.rint(high), middle + 1)
+    (col, row), (col_stop, row_stop) = (
+        np.clip(edge, (0, 0), (label.size.width, label.size.height)).astype(int) for edge in (low, high)
+    )
+    if row >= row_stop or col >= col_stop:
+        return None
+    return Window(int(row), int(col), int(row_stop - row), int(col_stop - col))
 
 
 def _most(found: NDArray[np.uint16], points: int) -> NDArray[np.uint16]:

@@ -82,12 +82,14 @@ def to_pixels(info: RasterInfo) -> Move:
     return move
 
 
-def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float, float, float, float]:
-    """Return left, bottom, right and top of a window with a margin, in another CRS."""
+def box_around(
+    info: RasterInfo, window: Window, crs: CRS | None, margin: float = _MARGIN
+) -> tuple[float, float, float, float]:
+    """Return left, bottom, right and top of a window with a margin of pixels, in another CRS."""
     assert info.transform is not None, "`to_pixels` comes first"
     along = np.linspace(0, 1, _ALONG)
-    cols = window.col - _MARGIN + along * (window.width + 2 * _MARGIN)
-    rows = window.row - _MARGIN + along * (window.height + 2 * _MARGIN)
+    cols = window.col - margin + along * (window.width + 2 * margin)
+    rows = window.row - margin + along * (window.height + 2 * margin)
     sides = [(cols, np.full(_ALONG, row)) for row in rows[[0, -1]]]
     sides += [(np.full(_ALONG, col), rows) for col in cols[[0, -1]]]
     xy = np.array([info.transform @ point for side in sides for point in zip(*side, strict=True)])

@@ -301,6 +301,43 @@ def burnt(share: float) -> Callable[[Folder], None]:
     return make
 
 
+def bands_of_labels(of_even: Callable[[Codes], NDArray[Any]]) -> Callable[[Folder], None]:
+    """Labels in one band, every other one in more."""
+
+    def make(to: Folder) -> None:
+        for i in range(8):
+            label = field_of(i)
+            to.save(f"images/s{i}.png", picture(label, i))
+            to.save(f"labels/s{i}.png", label if i % 2 else of_even(label))
+
+    return make
+
+
+def two_tags(to: Folder) -> None:
+    """Labels with a quarter of no data: 255 in some files; 0, a class of the others, in the rest."""
+    for i in range(8):
+        label, tag = field_of(i), 255 * (i % 2)
+        to.save(f"images/s{i}.tif", picture(label, i), i)
+        label[:16] = tag
+        to.save(f"labels/s{i}.tif", label, i, nodata=tag)
+
+
+def mosaic(frame: int, images: int = 6, cut: int = 0) -> Callable[[Folder], None]:
+    """One raster of labels, 20 pixels wider than all images on each side, less `cut` columns."""
+
+    def make(to: Folder) -> None:
+        label = np.full((SIDE + 40, 100 * images + 40), frame, np.uint8)
+        for i in range(images):
+            own = field_of(i) + 1
+            to.save(f"images/s{i}.tif", picture(own, i), i)
+            label[20 : 20 + SIDE, 20 + 100 * i : 20 + 100 * i + SIDE] = own
+        where = made.place(-20)
+        where["transform"] @= rasterio.Affine.translation(0, -20)
+        made.save(to.root / "labels.tif", label[:, : label.shape[1] - cut], **where)
+
+    return make
+
+
 # ------------------------------------------------------------------------------ polygons, sheets, dates
 
 
@@ -319,6 +356,19 @@ def several_layers(rival: bool) -> Callable[[Folder], None]:
         name = {"soil": ["clay", "sand"] * 12} if rival else {"fua_name": ["Berlin"] * 24}
         to.areas("map.gpkg", boxes, name, layer="boundary", driver="GPKG")
         to.areas("map.gpkg", boxes, {"class_2018": words}, layer="landuse", driver="GPKG")
+
+    return make
+
+
+def layers(*names: str, **fields: list[str | None]) -> Callable[[Folder], None]:
+    """Layers of the same polygons in one file, with numbers and other attributes."""
+
+    def make(to: Folder) -> None:
+        for i in range(4):
+            to.save(f"ortho/s{i}.tif", picture(field_of(i), i), i)
+        boxes = [corners(i, k) for i in range(4) for k in range(6)]
+        for name in names:
+            to.areas("map.gpkg", boxes, {"number": range(24), **fields}, layer=name, driver="GPKG")
 
     return make
 

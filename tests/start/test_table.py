@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from datasets import load_dataset
@@ -389,6 +390,28 @@ TABLE: dict[str, Row] = {
         look.is_tag_a_class,
         {"codes": [1, 2, 3], "label_nodata": "ignore"},
     ),
+    "codes in one band, and in three that are equal": Row(
+        to.bands_of_labels(lambda label: np.stack([label] * 3, 2)),
+        "right",
+        {"codes": [0, 1, 2], "class_names": ["class 0", "class 1", "class 2"]},
+    ),
+    "codes in one band, and with alpha": Row(
+        to.bands_of_labels(lambda label: np.stack([label, np.full_like(label, 255)], 2)),
+        "right",
+        {"codes": [0, 1, 2]},
+    ),
+    "no data by 255 and by 0, which is a class elsewhere": Row(
+        to.two_tags,
+        "asked",
+        {"codes": [0, 1, 2], "label_nodata": "ignore", "ignore": None},
+        instead={"codes": [0, 1, 2], "label_nodata": "class", "ignore": [255]},
+    ),
+    "one raster of labels, of other values where no image is": Row(
+        to.mosaic(7), "right", {"codes": [1, 2, 3], "scenes": 6, "ignore": None}
+    ),
+    "one raster of labels, which misses an image": Row(
+        to.mosaic(0, cut=130), "right", {"codes": [1, 2, 3], "unlabelled": "skip", "leave_out": None}
+    ),
     "32 NaN in images and labels": Row(to.floats, "right", {"codes": [0, 1, 2]}),
     # polygons, to.sheets, to.dates
     "21 a layer of classes and its boundary": Row(
@@ -398,6 +421,20 @@ TABLE: dict[str, Row] = {
         polygons.classes_told,
     ),
     "two layers that tell classes": Row(to.several_layers(True), "asked", {}, polygons.classes_told, {}),
+    "layers of which none tells classes": Row(
+        to.layers("roads", "houses", "water"), "refused", {"remedy": "-src_layer_field_name class"}
+    ),
+    "classes of a third of the polygons, and another word of all": Row(
+        to.layers("a", landuse=["wood", "water", None, None, None, None] * 4, owner=["x", "y"] * 12),
+        "asked",
+        {"class_names": ["x", "y"]},
+        instead={"class_names": ["water", "wood"]},
+    ),
+    "classes of two thirds, and another word of all": Row(
+        to.layers("a", landuse=["wood", "water", None] * 8, owner=["x", "y"] * 12),
+        "right",
+        {"class_names": ["water", "wood"]},
+    ),
     "25 an area of interest beside labels": Row(
         to.area_of_interest(3), "right", {"labels": "training.shp"}, polygons.classes_told
     ),
@@ -482,7 +519,8 @@ def settings(data: Mapping[str, Any]) -> dict[str, Any]:
     flat = {**data.get("vector", {}), **data}
     return {
         **{
-            key: flat.get(key) for key in ("images", "labels", "layer", "ignore", "label_nodata", "labels_by")
+            key: flat.get(key)
+            for key in (*("images", "labels", "layer", "ignore", "label_nodata", "labels_by", "unlabelled"),)
         },
         "names": {each["code"]: each["name"] for each in named}
         if coded
