@@ -35,8 +35,8 @@ _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 """Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
 _BACKGROUND = "background"
-_MOST = 0.5
-"""Share of the polygons that a usual attribute has a value for, to go before others."""
+_HALF, _MOST = 0.5, 0.9
+"""Shares of the polygons that a usual attribute has a value for, to go before others and before usual ones."""
 
 _MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
 """Polygons up to which their areas are compared, and the box that holds them."""
@@ -159,8 +159,11 @@ def classes_told(root: Path, files: Sequence[str], layer: str | None) -> tuple[l
     if not sum(counts):
         raise DatasetError(root, expected="polygons", got=f"none in {few(files)}", remedy="add some")
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
-    sparse = {name for name, fit in fitting.items() if fit.total() < _MOST * sum(counts)}
-    unusual = sparse | {name for name in fitting if not _USUAL.search(name)}
+    few_of, sparse = (
+        {name for name, fit in fitting.items() if fit.total() < share * sum(counts)}
+        for share in (_HALF, _MOST)
+    )
+    unusual = few_of | {name for name in fitting if not _USUAL.search(name)}
     numbers = {name for name, fit in fitting.items() if all(map(_NUMBER.fullmatch, fit))}
     later = unusual, sparse, {name for name, fit in fitting.items() if len(fit) == 1}, numbers
     order = sorted(fitting, key=lambda name: (*(name in each for each in later), name))

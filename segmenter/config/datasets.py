@@ -534,6 +534,12 @@ class FolderConfig(Located):
     def _classes_fit(self) -> FolderConfig:
         if is_vector(self.labels):
             return self._polygons_fit()
+        if self.vector != VectorLabels():
+            raise PydanticCustomError(
+                "dataset.vector",
+                "is for labels that are polygons, got rasters as dataset.labels: {labels}",
+                {"labels": str(self.labels)},
+            )
         coded = self.encoding != "colours"
         missing = [c.name for c in self.classes if (c.code if coded else c.colour) is None]
         if missing:

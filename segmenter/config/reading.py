@@ -76,11 +76,14 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def _number(plain: Callable[..., int | float]) -> Callable[..., Any]:
-    """Return a constructor of numbers that keeps 2_10 as text: YAML reads 210, but it can be a name."""
+    """Return a constructor of numbers that keeps 2_10, 010 and 1:30 as text.
+
+    YAML reads 210, 8 and 90, but they can be names, and nobody means those numbers.
+    """
 
     def construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
         text = loader.construct_scalar(node)
-        return text if "_" in text else plain(loader, node)
+        return text if re.search(r"[_:]|^[-+]?0\d", text) else plain(loader, node)
 
     return construct
 

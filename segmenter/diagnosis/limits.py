@@ -11,7 +11,7 @@ from segmenter.base.errors import DatasetError, counted
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.data import Lever, Limit
 from segmenter.grid.scenes import Dataset
-from segmenter.sampling import Plan, part_table, plan
+from segmenter.sampling import Plan, on_devices, part_table, plan
 from segmenter.sampling.forecast import ClassStatistics, holds, scene_pixels
 from segmenter.tiles.index import TileIndex
 
@@ -55,9 +55,24 @@ class _Case:
         return self.recipe.training.global_batch
 
     @property
+    def blocks(self) -> int:
+        """Number of parts of a step of which each holds the class."""
+        return REPLICAS if self.recipe.sampling.planned_per_replica else 1
+
+    @property
     def steps(self) -> int:
         """Number of steps of an epoch without repeats."""
         return -(-self.tiles // self.batch)
+
+
+def _least_batch(tiles: int, held: int, blocks: int, repeats: int = 0) -> int | None:
+    """Return the least batch of which each block holds a class of so many tiles; None: none does.
+
+    Args:
+        repeats: times that a tile may be shown again in an epoch.
+    """
+    steps = held * (1 + repeats) // blocks
+    return _four(-(-(tiles + max(0, steps * blocks - held)) // steps)) if steps else None
 
 
 def plan_first_epoch(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> Plan:
@@ -131,14 +146,14 @@ def _at_the_recipes_batch(case: _Case) -> str:
         result = plan_first_epoch(case.dataset, case.index, case.recipe, case.batch)
     except DatasetError as error:
         return f"At the recipe's global batch of {case.batch} no epoch is planned: {error}."
-    steps = counted(result.steps, "step")
+    steps = counted(result.steps, "step") + on_devices(result.blocks)
     if case.id in result.best_effort:
         most = 1 + case.recipe.sampling.max_repeats_per_tile
-        return (
-            f"{at} {steps}: more than these tiles serve when shown {most} times each, so it is best effort."
-        )
-    if result.steps > case.held:
-        return f"{at} {steps}, so tiles that hold it are repeated {result.steps - case.held} times at least."
+        times = "once" if most == 1 else f"{most} times"
+        return f"{at} {steps}: more than these tiles serve when shown {times} each, so it is best effort."
+    repeats = result.steps * result.blocks - case.held
+    if repeats > 0:
+        return f"{at} {steps}, so tiles that hold it are repeated {counted(repeats, 'time')} at least."
     text = f"{at} {steps}, no more than tiles that hold it: it forces no repeats."
     if result.coverage_repeats:
         text += (
@@ -154,7 +169,12 @@ def _batch(case: _Case) -> str:
     """Return text on the batch size at which an epoch's steps do not outnumber the class's tiles."""
     if case.held == 0:
         return ""
-    need = _four(-(-case.tiles // case.held))
+    need = _least_batch(case.tiles, case.held, case.blocks)
+    if need is None:
+        return (
+            f"No batch size does without repeats: {REPLICAS} devices need a tile with {case.name} in each "
+            f"step.{_promise_text(case)}"
+        )
     if need <= case.batch:
         return (
             f"The recipe's {case.batch} is enough: from a global batch of {need} on, {case.name} forces no "
@@ -163,7 +183,8 @@ def _batch(case: _Case) -> str:
     steps = -(-case.tiles // need)
     text = (
         f"From a global batch of {need} on (the recipe has {case.batch}) an epoch has no more steps "
-        f"({steps}) than tiles with {case.name} ({case.held}), and it forces no repeats"
+        f"({steps}{on_devices(case.blocks)}) than tiles with {case.name} ({case.held}), and it forces no "
+        "repeats"
     )
     text += _rest_of_the_plan(case, need)
     if need > _PRACTICAL_BATCH:
@@ -190,15 +211,17 @@ def _rest_of_the_plan(case: _Case, batch: int) -> str:
 def _promise_text(case: _Case) -> str:
     """Return text on the batch size from which a best-effort class is promised, with repeats."""
     relaxed = _relax_coverage(case.recipe)
-    most = case.held * (1 + case.recipe.sampling.max_repeats_per_tile)
-    enough = _four(-(-case.tiles // most))
+    repeats = case.recipe.sampling.max_repeats_per_tile
+    enough = _least_batch(case.tiles, case.held, case.blocks, repeats)
+    if enough is None:
+        return ""
     try:
         now = plan_first_epoch(case.dataset, case.index, relaxed, case.batch)
         then = plan_first_epoch(case.dataset, case.index, relaxed, enough)
     except DatasetError:
         return ""
     if case.id in now.best_effort and case.id in then.promised:
-        return f" From {enough} on it is promised, with repeats."
+        return f" From {enough} on it is promised{', with repeats' if repeats else ''}."
     return ""
 
 
@@ -227,7 +250,7 @@ def _min_pixels(case: _Case) -> str:
 
 def _tile_size(case: _Case) -> str:
     """Return text on tiles of twice the side, joined from neighbours; empty if not needed."""
-    if case.held >= case.steps:
+    if case.held >= case.steps * case.blocks:
         return ""
     side = case.index.tile.height
     joined_NK = _count_blocks(case.index)
@@ -237,10 +260,12 @@ def _tile_size(case: _Case) -> str:
     held = int(holds(joined_NK[:, case.id], case.recipe.sampling.min_pixels).sum())
     if held == 0 or held * case.tiles < _WORTH_IT * case.held * larger:
         return ""
+    enough = _least_batch(larger, held, case.blocks)
     return (
         f"Tiles of {2 * side} px instead of {side} would hold {case.name} in about {held / larger:.1%} of "
-        f"them instead of {case.held / case.tiles:.1%}, enough for every step from a global batch of "
-        f"{_four(-(-larger // held))} on; a tile then takes four times the memory."
+        f"them instead of {case.held / case.tiles:.1%}"
+        + (f", enough for every step from a global batch of {enough} on" if enough else "")
+        + "; a tile then takes four times the memory."
     )
 
 
@@ -274,7 +299,9 @@ def _label(case: _Case) -> str:
     scenes = int(case.statistics.scenes_K[c])
     total = len(np.unique(index.scene_N))
     text = f"{case.name} is in {scenes} of {total} scenes, most of all in {named}: label more of their kind."
-    missing = -(-(case.tiles - case.batch * case.held) // (case.batch - 1)) if case.batch > 1 else 0
+    spare = case.batch - case.blocks
+    steps = -(-(case.tiles - case.held) // spare) if spare > 0 else 0  # of an epoch with those, too
+    missing = steps * case.blocks - case.held
     if missing > 0:
         text += (
             f" {counted(missing, 'more tile')} with it would do at the recipe's global batch of {case.batch}."

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, counted
 from segmenter.config.sampling import SamplingConfig
 from segmenter.sampling.kinds import (
     MOST_CLASSES,
@@ -518,24 +518,32 @@ def _strict_refusal(
     rarest = min(held, key=lambda c: int(held_K[c]))
     enough = batch_without_repeats(counts_NK, min_pixels, result.blocks)
     return (
-        f"sampling.coverage: strict: {_class_names([rarest], names)} is held by {held_K[rarest]} tiles, an "
-        f"epoch has {result.steps} steps, so tiles would have to be repeated{also}; a training.global_batch "
-        f"of {enough} would do, or sampling.coverage: relaxed"
+        f"sampling.coverage: strict: {_class_names([rarest], names)} is held by "
+        f"{counted(int(held_K[rarest]), 'tile')}, an epoch has {counted(result.steps, 'step')}"
+        f"{on_devices(result.blocks)}, so tiles would have to be repeated{also}; "
+        + (f"a training.global_batch of {enough} would do, or " if enough else "no batch size would do: use ")
+        + "sampling.coverage: relaxed"
     )
 
 
-def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, blocks: int = 1) -> int:
+def on_devices(blocks: int) -> str:
+    """Return words after a number of steps in which each of several devices gets every class."""
+    return f", in each of which {blocks} devices need it" if blocks > 1 else ""
+
+
+def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, blocks: int = 1) -> int | None:
     """Return the smallest global batch found with which every row holds every class without repeats.
 
-    The search starts at tiles ÷ tiles of the scarcest class; smaller batches have too many steps.
+    The search starts at tiles ÷ tiles of the scarcest class; smaller batches have too many steps. It ends at
+    a batch of all tiles for each block of a row. None: that has repeats, too.
     """
     codes_T, _, tiles_T = number_kinds(class_codes(counts_NK, min_pixels))
     held_K = holders(codes_T, tiles_T, counts_NK.shape[1])
     asked = np.flatnonzero((held_K > 0) & (held_K < tiles_T.sum()))
     kinds, _ = project_kinds(codes_T, tiles_T, [int(c) for c in asked])
     batch = max(-(-kinds.tiles // kinds.scarcest), smallest_batch(kinds)) if kinds.classes else 1
-    while batch < kinds.tiles:
-        if cover(kinds, RowRules(batch, blocks, None), np.random.default_rng(0)).repeats == 0:
-            return batch * blocks
-        batch += max(1, batch // 32)
-    return kinds.tiles * blocks
+    while cover(kinds, RowRules(batch, blocks, None), np.random.default_rng(0)).repeats:
+        if batch >= kinds.tiles:
+            return None
+        batch = min(batch + max(1, batch // 32), kinds.tiles)
+    return batch * blocks

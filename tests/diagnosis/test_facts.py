@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.runs.log import log_line
-from segmenter.sampling import part_table, plan
+from segmenter.sampling import batch_without_repeats, part_table, plan
 from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import TileIndex, build_index
 from tests.helpers.made_diagnosis import from_dict
@@ -263,6 +263,43 @@ def test_advice_on_batch_and_labels_comes_true(image: Path) -> None:
     for more, forced in ((22, False), (21, True)):
         grown = np.vstack([counts, [[900, 100]] * more])
         assert (plan(grown, 16, config.sampling, 0, 0).coverage_repeats > 0) == forced
+
+
+def test_advice_comes_true_where_each_device_gets_every_class(image: Path) -> None:
+    """43 of 1009 tiles hold b: 81 steps of four devices, with the repeats, need 324."""
+    counts = rare(1009, 43)
+    guaranteed = {"per_replica": "guarantee"}
+    found = diagnosed(counts, image, config=recipe(sampling=guaranteed | {"max_repeats_per_tile": 9}))
+    assert "repeated 281 times at least" in found["limit"]["why"]
+    assert "From a global batch of 104 on" in lever(found, "batch")
+    config = recipe(sampling=guaranteed).sampling
+    for batch, forced in ((104, False), (100, True)):
+        assert (plan(counts, batch, config, 0, 0, replicas=4).coverage_repeats > 0) == forced
+    assert "281 more tiles with it" in lever(found, "label")
+    for more, forced in ((281, False), (280, True)):
+        grown = np.vstack([counts, [[900, 100]] * more])
+        assert (plan(grown, 16, config, 0, 0, replicas=4).coverage_repeats > 0) == forced
+    scarce = diagnosed(rare(1009, 43), image, config=recipe(sampling=guaranteed))
+    assert "best effort" in scarce["limit"]["why"]
+    assert "From 24 on it is promised, with repeats" in lever(scarce, "batch")
+    assert plan(counts, 24, config, 0, 0, replicas=4).promised == (0, 1)
+    assert plan(counts, 20, config, 0, 0, replicas=4).promised == (0,)
+
+
+def test_no_batch_is_named_where_devices_outnumber_the_tiles(image: Path) -> None:
+    strict = {"per_replica": "guarantee", "coverage": "strict"}
+    found = diagnosed(rare(100, 3), image, (16, 400), config=recipe(sampling=strict))
+    assert all("no batch size would do" in each["refused"] for each in found["plans"])
+    assert batch_without_repeats(rare(100, 3), 32, 4) is None
+    assert batch_without_repeats(rare(100, 4), 32, 4) == 100
+
+
+@pytest.mark.parametrize(("most", "batch"), [(0, 508), (1, 256)])
+def test_repeats_are_named_where_there_may_be_some(most: int, batch: int, image: Path) -> None:
+    config = recipe(sampling={"max_repeats_per_tile": most})
+    text = lever(diagnosed(rare(1009, 2), image, config=config), "batch")
+    assert text.endswith(f"From {batch} on it is promised{', with repeats' * most}.")
+    assert plan(rare(1009, 2), batch, config.sampling, 0, 0).promised == (0, 1)
 
 
 def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(image: Path) -> None:
