@@ -36,7 +36,7 @@ _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
 _BACKGROUND = "background"
 _HALF, _MOST = 0.5, 0.9
-"""Shares of the polygons with a value of a usual attribute, for it to go before others and before usual ones."""
+"""Shares of the polygons with a value of a usual attribute, for it to go before others, and usual ones."""
 
 _MOST_DRAWN, _EVERYWHERE = 200_000, (-1e15, -1e15, 1e15, 1e15)
 """Polygons up to which their areas are compared, and the box that holds them."""
