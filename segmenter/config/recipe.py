@@ -305,7 +305,7 @@ class TrainingConfig(Section):
         100,
         "steps",
         "length of the warm-up, in which the learning rate rises linearly from 0, because early BatchNorm "
-        "statistics are poor",
+        "statistics are poor; at most a tenth of the training's steps",
         ge=0,
     )
     decay_rate: float = setting(

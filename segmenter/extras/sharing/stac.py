@@ -18,6 +18,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.scores import FIGURES, percent
 from segmenter.extras.sharing.card import FILE as CARD
 from segmenter.extras.sharing.known_facts import RunFactsForOthers
+from segmenter.runs.records import CALIBRATION
 
 FILE = "stac.json"
 Times = tuple[str, str]
@@ -30,6 +31,7 @@ _ASSETS = {
     "run": ("run.json", "application/json", "Meaning of the input and output"),
     "recipe": ("recipe.yaml", "application/yaml", "All settings of the training"),
     "scores": ("scores.json", "application/json", "Scores of the best validation"),
+    "calibration": (CALIBRATION, "application/json", "Calibration of the probabilities"),
     "card": (CARD, "text/markdown", "Model card"),
 }
 
@@ -158,11 +160,12 @@ def _description(known: RunFactsForOthers, unknown_time: bool) -> str:
 
 def _input(known: RunFactsForOthers) -> dict[str, Any]:
     run, found = known.run, known.run.normalisation
+    declared = "; scale × stored value + offset where a file declares them" * (run.dtype == "float32")
     pairs = zip(found.mean, found.std, strict=True)
     return {
         "name": "image",
-        "description": f"Values as the files hold them ({run.dtype}), scaled band by band; pixels without "
-        f"data are 0 after it. Height and width are multiples of {run.network.stride}.",
+        "description": f"Values as the files hold them ({run.dtype}{declared}), scaled band by band; pixels "
+        f"without data are 0 after it. Height and width are multiples of {run.network.stride}.",
         "bands": list(known.band_names),
         "input": _array(run.band_count, "channel"),
         "value_scaling": [{"type": "z-score", "mean": mean, "stddev": std} for mean, std in pairs],
@@ -177,11 +180,17 @@ def _array(depth: int, axis: str) -> dict[str, Any]:
 def _output(known: RunFactsForOthers) -> dict[str, Any]:
     """Return the description of the logits; names of classes are unique and of letters of the extension."""
     classes = known.run.classes
+    logits, by, calibration = "logits", "", known.run.calibration()
+    if calibration is not None:
+        bias = " + numpy.array([" + ", ".join(f"{each:.6g}" for each in calibration.bias) + "])"
+        by = ", as calibrated on validation scenes (calibration.json)"
+        logits = f"logits / {calibration.temperature:.6g}{bias * calibration.shifts}"
     plain = [re.sub(r"[^0-9A-Za-z_-]+", "-", name).strip("-") for name in classes.names]
     names = [n if n and plain.count(n) == 1 else f"class-{number}" for number, n in enumerate(plain)]
     return {
         "name": "logits",
-        "description": "A logit for each class and pixel; their softmax over the classes is the probability.",
+        "description": f"A logit for each class and pixel; the softmax of {logits} over the classes is the "
+        f"probability{by}.",
         "tasks": _TASKS,
         "result": _array(len(classes.classes), "class"),
         "classification:classes": [
@@ -194,7 +203,7 @@ def _output(known: RunFactsForOthers) -> dict[str, Any]:
             }
             for number, each in enumerate(classes.classes)
         ],
-        "post_processing_function": {"format": "python", "expression": "numpy.argmax(logits, axis=-1)"},
+        "post_processing_function": {"format": "python", "expression": f"numpy.argmax({logits}, axis=-1)"},
     }
 
 
@@ -212,6 +221,10 @@ def _assets(known: RunFactsForOthers, base: str, card: bool) -> dict[str, Any]:
     others = {
         key: {"href": base + name, "title": title, "type": kind, "roles": ["metadata"]}
         for key, (name, kind, title) in _ASSETS.items()
-        if {"scores": known.scores is not None, "card": card}.get(key, True)
+        if {
+            "scores": known.scores is not None,
+            "calibration": known.run.calibration() is not None,
+            "card": card,
+        }.get(key, True)
     }
     return {"weights": weights, **others}

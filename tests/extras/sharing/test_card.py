@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from jsonschema import Draft7Validator
@@ -269,6 +270,30 @@ def test_an_item_says_what_the_run_knows(faults: Callable[..., list[str]], tmp_p
     assert weights["file:size"] == (run / "best.npz").stat().st_size
     assert weights["file:checksum"] == "1220" + hashlib.sha256((run / "best.npz").read_bytes()).hexdigest()
     assert "owner-kim" not in json.dumps(found)
+
+
+def test_the_class_of_an_item_is_that_of_the_calibrated_map(
+    faults: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    run = described_run(tmp_path / "run")
+    logits = np.random.default_rng(0).normal(size=(50, 4))
+
+    def said() -> tuple[Any, bool, Any]:
+        found = made_item(run)
+        assert faults(found) == []
+        output = found["properties"]["mlm:output"][0]
+        expression = output["post_processing_function"]["expression"]
+        classes = eval(expression, {"numpy": np, "logits": logits})  # what readers of the item do
+        return classes, "calibrated" in output["description"], found["assets"].get("calibration")
+
+    classes, told, link = said()
+    assert (classes.tolist(), told, link) == (logits.argmax(axis=-1).tolist(), False, None)
+    calibration = calibrated(run).fitted.calibration
+    expected = calibration.apply(logits).argmax(axis=-1)
+    classes, told, link = said()
+    assert classes.tolist() == expected.tolist() != logits.argmax(axis=-1).tolist()
+    assert told
+    assert (run / link["href"]).is_file()
 
 
 def test_links_lead_from_where_the_item_lies(tmp_path: Path) -> None:
