@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,7 +200,12 @@ def column_of(path: Path, layer: str, column: str) -> list[str]:
 
 
 def _texts(values: Iterable[Any]) -> list[str]:
-    return ["" if value is None or value != value else str(value).strip() for value in values]
+    return ["" if value is None or value != value else _code(str(value).strip()) for value in values]
+
+
+def _code(text: str) -> str:
+    """Return a text, of 3.0 only the 3: codes in a column with empty cells are floats in pandas."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
 
 
 def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
@@ -258,7 +264,9 @@ def read_points(path: Path) -> PointTable:
     rows = _rows(path, ("stratum", "mapped", "reference"))
     sized = bool(rows) and "pixel_area" in rows[0]
     size = [_number(path, row, "pixel_area") if sized else 1.0 for row in rows]
-    stratum, mapped, reference = ([row[name] for row in rows] for name in ("stratum", "mapped", "reference"))
+    stratum, mapped, reference = (
+        [_code(row[name]) for row in rows] for name in ("stratum", "mapped", "reference")
+    )
     places = [f"{path}, line {row['']}" for row in rows]
     if rows and "id" in rows[0]:
         numbered = [(place, f"id {row['id']}") for place, row in zip(places, rows, strict=True) if row["id"]]
@@ -276,7 +284,7 @@ def read_areas(path: Path) -> Areas:
         DatasetError: a column is missing, a stratum occurs twice, or an area is no positive number.
     """
     rows = _rows(path, ("stratum", "area"))
-    names = [row["stratum"] for row in rows]
+    names = [_code(row["stratum"]) for row in rows]
     if twice := [name for name in names if names.count(name) > 1]:
         raise DatasetError(
             path,
@@ -284,10 +292,11 @@ def read_areas(path: Path) -> Areas:
             got=f"{shorten(twice[0], 60)!r} again",
             remedy="add the areas up",
         )
-    area = {row["stratum"]: _number(path, row, "area") for row in rows}
+    area = {name: _number(path, row, "area") for name, row in zip(names, rows, strict=True)}
     if not rows or "pixels" not in rows[0]:
         return Areas(area)
-    return Areas(area, {row["stratum"]: round(_number(path, row, "pixels")) for row in rows})
+    pixels = [round(_number(path, row, "pixels")) for row in rows]
+    return Areas(area, dict(zip(names, pixels, strict=True)))
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -364,12 +373,19 @@ def sample_of(
     number_of_stratum = {name: h for h, name in enumerate(strata)}
     _check_known(points, points.stratum, range(len(points.stratum)), strata, "stratum with an area")
     if mapped_area is None:
-        alike = all(points.mapped[i] == points.stratum[i] for i in labelled)
-        mapped_area = areas.area if alike else {}
+        same = all(points.mapped[i] == points.stratum[i] for i in labelled)
+        mapped_area = areas.area if same else {}
     if not classes:
         texts = {column[i] for column in (points.mapped, points.reference) for i in labelled} - {""}
         first = [name for name in strata if name in texts or name in mapped_area]
         classes = [*first, *sorted(texts - set(first))]
+        alike = {name.casefold(): name for name in reversed(classes)}
+        if twice := [(name, alike[name.casefold()]) for name in classes if alike[name.casefold()] != name]:
+            raise DatasetError(
+                expected="each class in one spelling",
+                got=f"{shorten(twice[0][0], 60)!r} and {shorten(twice[0][1], 60)!r}",
+                remedy="write them alike",
+            )
     _check_known(points, points.mapped, labelled, classes, "mapped class")
     _check_known(points, points.reference, labelled, classes, "reference class")
     sample = PointSample(

@@ -314,6 +314,22 @@ def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> N
     )
 
 
+def test_codes_that_became_floats_are_the_same_classes(table: Any, capsys: Any) -> None:
+    """A column with an empty cell is written by pandas as floats."""
+    coded = POINTS.replace("water", "1").replace("land", "10").replace("wet", "1").replace("dry", "10")
+    areas = AREAS.replace("wet", "1").replace("dry", "10")
+    plain = estimated(capsys, table("p.csv", coded + "10,10,\n"), "--areas", table("a.csv", areas))
+    assert [each["name"] for each in plain["classes"]] == ["1", "10"]
+    for column in range(3):
+        rows = [line.split(",") for line in coded.splitlines()] + [["10", "10", ""]]
+        for row in rows[1:]:
+            row[column] += ".0" * bool(row[column])
+        odd = table("q.csv", "".join(",".join(row) + "\n" for row in rows))
+        assert estimated(capsys, odd, "--areas", table("a.csv", areas)) == plain
+    floats = table("b.csv", areas.replace("\n1,", "\n1.0,"))
+    assert estimated(capsys, table("p.csv", coded + "10,10,\n"), "--areas", floats) == plain
+
+
 def test_numbers_have_the_digits_of_their_intervals() -> None:
     assert with_interval(Estimate(12.4321, 1.1 / 1.96), " km²") == "12.4 ± 1.1 km²"
     assert with_interval(Estimate(235_086.3, 34_907)) == "235,086 ± 68,418"
@@ -357,6 +373,7 @@ def test_the_page_has_all_classes_and_charts(table: Any, tmp_path: Path, capsys:
         ('stratum,mapped,reference\n"wet,water', AREAS),
         (POINTS, "stratum,area\nwet,300,5\ndry,9700\n"),  # a decimal comma
         (POINTS + "dry,,land\n", AREAS),  # no mapped class: outside the map
+        (POINTS + "dry,land,Land\n", AREAS),  # two spellings
         ("", AREAS),
     ],
 )
