@@ -145,14 +145,16 @@ def _are_placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
                 info.path, expected=f"the CRS of {first.path.name} ({first.crs})", got=info.crs
             )
         if first.transform is not None and info.transform is not None:
-            col, row = ~first.transform @ (info.transform @ (0, 0))
-            if max(abs(row - window.row), abs(col - window.col)) > 0.5:
-                raise DatasetError(
-                    info.path,
-                    expected=f"to start at row {window.row}, column {window.col} of the whole, its "
-                    f"georeferencing says row {row:.1f}, column {col:.1f}",
-                    remedy="is --columns right?",
-                )
+            for right, down in ((0, 0), (window.width, 0), (window.width, window.height)):
+                col, row = ~first.transform @ (info.transform @ (right, down))
+                at_row, at_col = window.row + down, window.col + right
+                if max(abs(row - at_row), abs(col - at_col)) > 0.5:
+                    raise DatasetError(
+                        info.path,
+                        expected=f"its corner at row {at_row}, column {at_col} of the whole, its "
+                        f"georeferencing says row {row:.1f}, column {col:.1f}",
+                        remedy="is --columns right, and are all parts' pixels alike?",
+                    )
     return first.georeferenced
 
 

@@ -73,6 +73,28 @@ def test_georeferencing_and_nodata_stay(tmp_path: Path, make_geotiff: Make, rng:
         stitch([parts[0], parts[2]], 1, tmp_path / "wrong.tif", progress=False)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        rasterio.Affine.scale(2),
+        rasterio.Affine.scale(1, 2),
+        rasterio.Affine.scale(1, -1),
+        rasterio.Affine.rotation(10),
+    ],
+)
+def test_a_part_with_other_pixels_at_the_right_place_is_refused(
+    changed: Any, tmp_path: Path, make_geotiff: Make
+) -> None:
+    left = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
+    right = left @ rasterio.Affine.translation(6, 0)
+    grey = np.ones((5, 6, 1), np.uint8)
+    parts = [make_geotiff("a.tif", grey, transform=left), make_geotiff("b.tif", grey, transform=right)]
+    assert stitch(parts, 2, tmp_path / "out.tif", progress=False) == Size(5, 12)
+    other = make_geotiff("c.tif", grey, transform=right @ changed)
+    with refused(DatasetError, where="c.tif"):
+        stitch([parts[0], other], 2, tmp_path / "wrong.tif", progress=False)
+
+
 def test_names_and_transparency_stay(tmp_path: Path, make_geotiff: Make, rng: Any) -> None:
     image = rng.integers(0, 255, (64, 50, 4), np.uint8)
     named: dict[str, Any] = {"crs": None, "descriptions": ("Green", "Blue", "Red", None)}
