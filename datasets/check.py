@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -261,7 +262,7 @@ def check_dataset(
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
     seen = [audit.scene_facts(dataset) for audit in audits]
-    compared = Comparison()
+    compared, equal = Comparison(), equal_scenes(seen)
     findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen, compared))
     images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
@@ -274,13 +275,13 @@ def check_dataset(
         scenes_K=(counts_SK > 0).sum(axis=0),
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
-        remarks=(*cut_pictures(seen), *_remarks(dataset, audits, images)),
+        remarks=(*cut_pictures(seen), *_unlike_labels(audits, equal), *_remarks(dataset, audits, images)),
         scale=gsd_line(dataset, images) if images else "",
         copies=compared.text() if compared.images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
         equal=tuple(
             tuple(scene.name for scene in scenes)
-            for scenes in equal_scenes(seen)
+            for scenes in equal
             if len({scene.split for scene in scenes}) == 1
         ),
     )
@@ -288,7 +289,11 @@ def check_dataset(
 
 @dataclass
 class _Audit:
-    """Findings in one scene; `info` and `content` are None if it cannot be opened."""
+    """Findings in one scene; `info` and `content` are None if it cannot be opened.
+
+    Attributes:
+        classes: digest of the class of each pixel; None if the label cannot be read.
+    """
 
     scene: Scene
     pixels_K: NDArray[np.int64]
@@ -297,6 +302,7 @@ class _Audit:
     info: RasterInfo | None = None
     bands: tuple[int, ...] = ()
     content: ImageContent | None = None
+    classes: bytes | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, kind: str, text: str, pixels: int = 0) -> None:
@@ -350,6 +356,7 @@ def _look_at_label(dataset: Dataset, audit: _Audit, contents: Contents, *, maske
     scene, classes = audit.scene, dataset.classes
     assert scene.label is not None, "seen before"
     unknown: Counter[str] = Counter()
+    digest = hashlib.blake2b(digest_size=16)
     with contextlib.ExitStack() as stack, audit.noting("label"):
         label = stack.enter_context(contents.files.label(scene.label, classes))
         stack.enter_context(in_turn(label.info.size))
@@ -363,6 +370,8 @@ def _look_at_label(dataset: Dataset, audit: _Audit, contents: Contents, *, maske
                 ids[~raster.read(window)[1]] = IGNORE
             audit.pixels_K += class_pixels(ids, len(classes))
             audit.ignored += int((ids == IGNORE).sum())
+            digest.update(ids.tobytes())
+        audit.classes = digest.digest()
     for value, pixels in unknown.items():
         audit.add(_VALUE, value, pixels)
 
@@ -424,6 +433,15 @@ def _remarks(
     yield from (audit.remark for audit in audits if audit.remark is not None)
     yield from (*contradictions(images), *_other_names(audits))
     yield from (*_one_class(dataset), *_alike_colours(dataset))
+
+
+def _unlike_labels(audits: list[_Audit], equal: Sequence[Sequence[Scene]]) -> Iterator[str]:
+    """Yield sets of scenes whose images are equal and whose labels are not."""
+    of = {audit.scene: audit.classes for audit in audits}
+    for scenes in equal:
+        if len({of[scene] for scene in scenes} - {None}) > 1:
+            names = few([scene.name for scene in scenes])
+            yield f"{names}: images of the same pixels have labels that contradict each other"
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:

@@ -342,6 +342,22 @@ def test_the_same_pixels_in_two_splits_are_a_leak_however_they_are_stored(
     assert (apart.equal, leaks(apart)) == ((("one", "packed"),), [])
 
 
+def test_equal_images_with_unlike_labels_are_named(tmp_path: Path, make_png: Make) -> None:
+    """Classes are moved, so that there are as many pixels of each."""
+    label = (np.indices((40, 60)).sum(axis=0) % 3).astype(np.uint8)
+    images = [make_png(f"i{i}.png", pixels(i % 3)) for i in range(6)]
+    size = raster_info(images[0]).size
+    label = np.resize(label, (size.height, size.width))
+    labels = [make_png(f"l{i}.png", np.roll(label, i // 5, axis=1)) for i in range(6)]
+    scenes = [
+        Scene(f"s{i}", a, b, f"s{i}", "train") for i, (a, b) in enumerate(zip(images, labels, strict=True))
+    ]
+    report = check_dataset(Dataset("made", tmp_path, tuple(scenes), make_classes(3)), progress=False)
+    assert len(report.equal) == 3
+    (told,) = [text for text in report.remarks if "labels" in text]
+    assert told.startswith("s2, s5:")
+
+
 def test_neither_one_other_pixel_nor_empty_tiles_are_a_leak(check: Check, make_geotiff: Make) -> None:
     one, changed, empty = pixels(1), pixels(1), np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
     changed[-1, -1, -1] ^= 1
