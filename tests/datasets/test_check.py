@@ -342,7 +342,9 @@ def test_the_same_pixels_in_two_splits_are_a_leak_however_they_are_stored(
     assert (apart.equal, leaks(apart)) == ((("one", "packed"),), [])
 
 
-def test_equal_images_with_unlike_labels_are_named(tmp_path: Path, make_png: Make) -> None:
+def test_equal_images_with_unlike_labels_are_named(
+    tmp_path: Path, make_png: Make, make_classes: Callable[[int], ClassMap]
+) -> None:
     """Classes are moved, so that there are as many pixels of each."""
     label = (np.indices((40, 60)).sum(axis=0) % 3).astype(np.uint8)
     images = [make_png(f"i{i}.png", pixels(i % 3)) for i in range(6)]
