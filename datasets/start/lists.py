@@ -33,11 +33,13 @@ _TELLS = re.compile(rf"(?<![A-Za-z])(?i:(?:{'|'.join(SPLIT_WORDS)}){SET_ENDINGS}
 _WORD = re.compile(r"[^\s,;:=|\"'\[\]{}()]+")
 _TRAIN, _SHARE = "train", 0.2
 """Share of the scenes that validates if the user takes back those that a list does not train."""
+_FLAGS, _NO_FLAGS = {"1", "true", "yes"}, {"0", "false", "no"}
+"""Cells of a column that is titled by a split."""
 _MOST_REMARKS = 4
 """Remarks on lists of scenes."""
 
 Called = Mapping[str, str]
-"""Text of a list → scene that it names."""
+"""Text of a list, without regard to case → scene that it names."""
 Listed = tuple[str, str]
 """Split, and a text that names a scene."""
 
@@ -59,7 +61,7 @@ def listed_splits(place: DataPlace, scenes: Sequence[Scene]) -> Iterator[Choice]
 
     Findings of `place` take in lists that give no split.
     """
-    keys = {scene.name: {scene.name, scene.name.lstrip("0")} for scene in scenes}
+    keys = {scene.name: {*map(str.casefold, (scene.name, scene.name.lstrip("0")))} for scene in scenes}
     for scene in scenes:
         for file in filter(None, (scene.image, scene.label)):
             keys[scene.name].update(_keys(file.relative_to(place.root).as_posix()))
@@ -117,8 +119,11 @@ def _split_of_folders(place: DataPlace, scene: Scene) -> str:
 
 
 def _keys(path: str) -> tuple[str, ...]:
-    """Return the texts by which a list may name a file: its path, ends of it, and its name without ending."""
-    parts = compose_accents(path).replace("\\", "/").split("/")
+    """Return the texts by which a list may name a file: its path, ends of it, and its name without ending.
+
+    Windows and macOS do not tell case apart, and neither do lists that were written there.
+    """
+    parts = compose_accents(path).casefold().replace("\\", "/").split("/")
     return *("/".join(parts[i:]) for i in range(len(parts))), PurePosixPath(parts[-1]).stem
 
 
@@ -201,6 +206,8 @@ def _of_table(stem: str, lines: Sequence[str], called: Called) -> list[Listed]:
     name of the file speak of splits.
     """
     tables = [re.split(r"\s*[,;\t]\s*", line) for line in lines]
+    if flagged := _of_flags(tables, lines):
+        return flagged
     rows = [cells if len(cells) > 1 else [cells[0].split()[-1], *cells[0].split()] for cells in tables]
     columns = [[split_of_word(cell) for cell in each] for each in zip_longest(*rows, fillvalue="")]
     if not any(map(any, columns)):
@@ -214,6 +221,29 @@ def _of_table(stem: str, lines: Sequence[str], called: Called) -> list[Listed]:
         if 2 * sum(known[row] for row in own) > sum(known) and len(own) > len(best):
             best = [(parts[row], lines[row]) for row in own]
     return best
+
+
+def _of_flags(tables: Sequence[Sequence[str]], lines: Sequence[str]) -> list[Listed]:
+    """Return the lines of a table with flags below titles such as `is_test`; most scenes have none of these.
+
+    A line without a flag trains, or validates, unless a flag says which lines train.
+    """
+    columns = [
+        [cell.lower().removesuffix(".0") for cell in each] for each in zip_longest(*tables, fillvalue="")
+    ]
+    flags = {
+        split_of_words(title): cells for title, *cells in columns if cells and {*cells} <= _FLAGS | _NO_FLAGS
+    }
+    flags.pop("", None)
+    held = [cells for split, cells in flags.items() if split != _TRAIN]
+    if not flags or any(2 * sum(cell in _FLAGS for cell in cells) > len(cells) for cells in held):
+        return []
+    told = list[Listed]()
+    for row, line in enumerate(lines[1:]):
+        own = [split for split, cells in flags.items() if cells[row] in _FLAGS]
+        if own or _TRAIN not in flags:
+            told.append((own[-1] if own else "", line))
+    return told
 
 
 def _of_tree(data: Any, split: str = "") -> Iterator[Listed]:

@@ -132,9 +132,9 @@ def _describe_left_out(root: Path, total: int, left: Damaged) -> str:
     if len(left) > _MOST_LEFT * total:
         raise DatasetError(
             root,
-            expected="labels that fit their images",
-            got=f"{len(left)} of {total} that do not, as {first}",
-            remedy="mend these labels, or move them out of the folder",
+            expected="images that can be read, and labels that fit them",
+            got=f"{len(left)} of {total} with a fault, as {first}",
+            remedy="mend these files, or move them out of the folder",
         )
     return told
 

@@ -112,6 +112,10 @@ def _drivers(source: RasterSource, allowed: Sequence[str]) -> Sequence[str]:
     if start == b"vers":
         remedy = "git lfs pull fetches the files"
         raise RasterError(path, expected="a raster file, got a pointer of Git LFS", remedy=remedy)
+    if not start:
+        raise RasterError(
+            path, expected="a raster file, got an empty one", remedy="is its download complete?"
+        )
     if driver is None and not allowed:
         raise RasterError(
             path,

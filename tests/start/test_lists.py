@@ -61,6 +61,10 @@ def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
         ("instances_val.json", '{"info": {"n": 1}, "images": [{"id": 1, "file_name": "s1/image.tif"}]}'),
         ("tiles.geojson", '{"features": [{"properties": {"id": 1, "tile": "s1", "set": "val"}}]}'),
         ("dataset.yaml", "splits:\n  train: [s0, s2]\n  val: [s1]\n"),
+        ("split.csv", "tile,train,val\ns0,1,0\ns1,0,1\ns2,1,0\n"),
+        ("tiles.csv", "image,is_valid\nS0/IMAGE.TIF,False\nS1/IMAGE.TIF,True\nS2/IMAGE.TIF,False\n"),
+        ("VAL.TXT", "S1\\Image.TIF\n"),
+        ("tiles.csv", "Tile,Split\nS0,TRAIN\nS1,VAL\nS2,TRAIN\n"),
         ("val.json", '["s1/label.tif"]'),
         ("val.csv", "image,label\n/home/me/d/s1/image.tif,/home/me/d/s1/label.tif"),
         ("val.txt", "D:\\d\\s1\\image.tif"),
@@ -76,6 +80,30 @@ def test_lists_have_columns_keys_and_paths_of_another_machine(
     choices, _, dataset = made.planned(tmp_path)
     assert {scene.name for scene in dataset.of("validation")} == {"s1"}
     assert file in by_key(choices)["dataset.split.validation"].reason
+
+
+@pytest.mark.parametrize(
+    ("titles", "flags", "held"),
+    [
+        ("is_test", "0000 0000 11", {"test": {"s8", "s9"}}),
+        ("is_val,is_test", "0000 0010 01", {"validation": {"s6"}, "test": {"s9"}}),
+        ("is_valid", "1111 1111 10", {}),  # a mark of quality
+    ],
+)
+def test_flags_below_titles_are_a_split(
+    titles: str, flags: str, held: dict[str, set[str]], tmp_path: Path, rng: Rng
+) -> None:
+    two_folders(tmp_path, rng, 10)
+    count, lines = titles.count(",") + 1, [f"image,{titles}"]
+    for i, flag in enumerate(flags.replace(" ", "")):
+        cells = ["0"] * count
+        cells[0 if i < 8 else -1] = flag
+        lines.append(f"S{i}.png,{','.join(cells)}")
+    (tmp_path / "tiles.csv").write_text("\n".join(lines))
+    choices = by_key(made.planned(tmp_path)[0])
+    for split in ("validation", "test"):
+        chosen = choices.get(f"dataset.split.{split}")
+        assert (set() if chosen is None else {*chosen.value}) == held.get(split, set())
 
 
 def test_a_list_in_utf_16_is_the_split(tmp_path: Path, rng: Rng) -> None:
@@ -106,7 +134,6 @@ def test_scenes_that_the_only_list_does_not_train_validate_and_are_asked_about(
         ("test.txt", "s0\ns1\ns2\ns3\ns4\n"),
         ("train_log.txt", "loss of s0: 0.3\ns0 s1\n"),
         ("README.txt", "We hold out s0.tif and s3.tif (test), all others are for training.\n"),
-        ("split.csv", "tile,train,val\ns0,1,0\ns1,0,1\n"),
         ("split.json", '{"test_ids": "s0 s1", "s2": "test"'),
     ],
 )
