@@ -226,7 +226,8 @@ def _of_table(stem: str, lines: Sequence[str], called: Called) -> list[Listed]:
 def _of_flags(tables: Sequence[Sequence[str]], lines: Sequence[str]) -> list[Listed]:
     """Return the lines of a table with flags below titles such as `is_test`; most scenes have none of these.
 
-    A line without a flag trains, or validates, unless a flag says which lines train.
+    A line without a flag trains, or validates, unless a flag says which lines train. The latter alone tells
+    nothing: a class may be called train.
     """
     columns = [
         [cell.lower().removesuffix(".0") for cell in each] for each in zip_longest(*tables, fillvalue="")
@@ -236,7 +237,7 @@ def _of_flags(tables: Sequence[Sequence[str]], lines: Sequence[str]) -> list[Lis
     }
     flags.pop("", None)
     held = [cells for split, cells in flags.items() if split != _TRAIN]
-    if not flags or any(2 * sum(cell in _FLAGS for cell in cells) > len(cells) for cells in held):
+    if not held or any(2 * sum(cell in _FLAGS for cell in cells) > len(cells) for cells in held):
         return []
     told = list[Listed]()
     for row, line in enumerate(lines[1:]):
