@@ -12,10 +12,9 @@ from segmenter.base.errors import DatasetError, counted
 from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
-from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset
 from segmenter.raster import KnownRasters, RasterInfo, crs_title, quiet_gdal
-from segmenter.raster.placement import pixels_under
+from segmenter.raster.placement import Part, part_under
 
 from .. import load_dataset
 from ..check import image_lines
@@ -262,7 +261,7 @@ def _value_choices(
     used: Sequence[SeenScene],
     tallies: dict[str, Tally],
     files: KnownRasters,
-    parts: Mapping[str, Sequence[Window]],
+    parts: Mapping[str, Sequence[Part]],
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
@@ -327,12 +326,12 @@ def _asked_of_tags(tags: set[int], held: int, ignored: Iterable[int]) -> Choice:
     return Choice("dataset.label_nodata", "ignore", "", question=question, instead=instead)
 
 
-def _parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[Window]]:
+def _parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[Part]]:
     """Return the parts of each label that images lie on."""
-    parts: dict[str, list[Window]] = {}
+    parts: dict[str, list[Part]] = {}
     for each in seen:
         if each.image is not None and each.label is not None:
-            under = pixels_under(each.image, each.label)
+            under = part_under(each.image, each.label)
             parts.setdefault(each.paths[1], []).extend([] if under is None else [under])
     return parts
 

@@ -20,6 +20,7 @@ from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Encoding, pack_colours
 from segmenter.raster import KnownRasters, LabelRaster, RasterInfo, open_raster
+from segmenter.raster.placement import Part
 
 from ..contents import in_turn, pieces
 from ..files import in_hash_order
@@ -92,14 +93,14 @@ def count_values(
     infos: dict[str, RasterInfo],
     tallies: Mapping[str, Tally] = MappingProxyType({}),
     files: KnownRasters | None = None,
-    parts: Mapping[str, Sequence[Window]] = MappingProxyType({}),
+    parts: Mapping[str, Sequence[Part]] = MappingProxyType({}),
 ) -> LabelValues:
     """Return the values of label rasters; reads them, with a bar.
 
     Args:
         infos: header of each label, by relative path.
         tallies: those of labels that were read with their header.
-        parts: windows of labels that images lie on; of others all is counted.
+        parts: those of labels that images lie on; of others all is counted.
         files: opener that knows labels which were read before; None: none was.
 
     Raises:
@@ -164,7 +165,7 @@ def _count(
     colours: bool,
     tallies: Mapping[str, Tally],
     files: KnownRasters,
-    parts: Mapping[str, Sequence[Window]],
+    parts: Mapping[str, Sequence[Part]],
     path: str,
 ) -> tuple[dict[int, int] | RasterError, int]:
     """Return the pixels of each value of a label, and those without one; or why it cannot be read."""
@@ -178,7 +179,7 @@ def _count(
         return error, 0
 
 
-def tally_of(label: LabelRaster, parts: Sequence[Window] | None = None) -> Tally:
+def tally_of(label: LabelRaster, parts: Sequence[Part] | None = None) -> Tally:
     """Return the pixels of each value of an open label, or of parts of it, and those without one.
 
     Raises:
@@ -186,10 +187,17 @@ def tally_of(label: LabelRaster, parts: Sequence[Window] | None = None) -> Tally
         RasterError: it cannot be read.
     """
     counts, void = Counter[int](), 0
-    whole = [Window.of(label.info.size)] if parts is None else parts
-    for window in (piece.shifted(part.row, part.col) for part in whole for piece in pieces(part.size)):
+    whole = Window.of(label.info.size)
+    boxes = [(whole, None)] if parts is None else [(part.window, part) for part in parts]
+    for window, part in (
+        (piece.shifted(box.row, box.col), part) for box, part in boxes for piece in pieces(box.size)
+    ):
         raw, blank = label.stored_values(window)
-        values = pack_colours(raw) if blank is None else pack_colours(raw)[~blank]
+        values = pack_colours(raw)
+        if part is not None:
+            inside = part.covers(window)
+            values, blank = values[inside], None if blank is None else blank[inside]
+        values = values if blank is None else values[~blank]
         if values.dtype.kind == "f" and (values != np.rint(values)).any():
             raise LabelError(label.info.path, expected="whole numbers as codes", got="fractions")
         counts.update(_count_values(values))

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import rasterio
@@ -30,7 +31,7 @@ from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.made import MadeLabels
 from segmenter.raster.opening import files_behind
-from segmenter.raster.polygons import between, box_around, to_pixels
+from segmenter.raster.polygons import between, box_around, cover_pixels, ring_around, to_pixels
 from segmenter.raster.reading import raster_info
 
 _VERSION = 1
@@ -170,24 +171,47 @@ class _Placing:
         )
 
 
-def pixels_under(image: RasterInfo, label: RasterInfo) -> Window | None:
-    """Return the label's pixels with their centre in the box around an image, or one; None: none is there."""
-    return _label_pixels(image, label, Window.of(image.size), 0)
+class Part(NamedTuple):
+    """Pixels of a label that an image lies on.
+
+    Attributes:
+        window: the box around them.
+        ring: (V, 2) columns and rows of points around the image; None: across a pole or the antimeridian.
+    """
+
+    window: Window
+    ring: NDArray[np.float64] | None
+
+    def covers(self, piece: Window) -> NDArray[np.bool_]:
+        """Return an (H, W) mask of the pixels of a piece that the image touches."""
+        if self.ring is None:
+            return np.ones((piece.height, piece.width), np.bool_)
+        whole = {"type": "Polygon", "coordinates": [self.ring.tolist()]}
+        return cover_pixels([whole], piece, touched=True)
+
+
+def part_under(image: RasterInfo, label: RasterInfo) -> Part | None:
+    """Return the label's pixels that an image touches; None: there are none."""
+    window = Window.of(image.size)
+    under = _label_pixels(image, label, window, 0)
+    if under is None:
+        return None
+    ring = ring_around(image, window, label.crs)
+    broken = label.crs is not None and label.crs.is_geographic and np.ptp(ring[:, 0]) > 180
+    return Part(under, None if broken else to_pixels(label)(ring))
 
 
 def _label_pixels(image: RasterInfo, label: RasterInfo, window: Window, margin: int) -> Window | None:
-    """Return the label's pixels that a window of an image may lie on; margin 0: that it mostly covers."""
+    """Return the label's pixels that a window of an image may lie on, and `margin` more on each side."""
     left, bottom, right, top = box_around(image, window, label.crs, margin)
     corners = np.array([(x, y) for x in (left, right) for y in (bottom, top)])
     corners_on_label = to_pixels(label)(corners)
-    low, high = corners_on_label.min(axis=0), corners_on_label.max(axis=0)
-    if margin:
-        low, high = np.floor(low) - margin, np.ceil(high) + margin
-    else:
-        middle = np.floor((low + high) / 2)  # of labels coarser than the window
-        low, high = np.minimum(np.rint(low), middle), np.maximum(np.rint(high), middle + 1)
     (col, row), (col_stop, row_stop) = (
-        np.clip(edge, (0, 0), (label.size.width, label.size.height)).astype(int) for edge in (low, high)
+        np.clip(edge, (0, 0), (label.size.width, label.size.height)).astype(int)
+        for edge in (
+            np.floor(corners_on_label.min(axis=0)) - margin,
+            np.ceil(corners_on_label.max(axis=0)) + margin,
+        )
     )
     if row >= row_stop or col >= col_stop:
         return None

@@ -87,14 +87,7 @@ def box_around(
 ) -> tuple[float, float, float, float]:
     """Return left, bottom, right and top of a window with a margin of pixels, in another CRS."""
     assert info.transform is not None, "`to_pixels` comes first"
-    along = np.linspace(0, 1, _ALONG)
-    cols = window.col - margin + along * (window.width + 2 * margin)
-    rows = window.row - margin + along * (window.height + 2 * margin)
-    sides = [(cols, np.full(_ALONG, row)) for row in rows[[0, -1]]]
-    sides += [(np.full(_ALONG, col), rows) for col in cols[[0, -1]]]
-    xy = np.array([info.transform @ point for side in sides for point in zip(*side, strict=True)])
-    move = between(info.crs, crs)
-    moved = xy if move is None else move(xy)
+    moved = ring_around(info, window, crs, margin)
     if not np.isfinite(moved).all():
         raise RasterError(
             info.path,
@@ -110,16 +103,31 @@ def box_around(
     for pole, point in () if back is None else zip(poles[:, 1].tolist(), back(poles), strict=True):
         # A pole inside the window is further north or south than all its sides, and has every longitude.
         col, row = ~info.transform @ tuple(point)
-        if cols[0] <= col <= cols[-1] and rows[0] <= row <= rows[-1]:
+        within = -margin <= col - window.col <= window.width + margin
+        if within and -margin <= row - window.row <= window.height + margin:
             left, right, bottom, top = -180.0, 180.0, min(bottom, pole), max(top, pole)
     return left, bottom, right, top
 
 
-def cover_pixels(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
+def ring_around(info: RasterInfo, window: Window, crs: CRS | None, margin: float = 0) -> NDArray[np.float64]:
+    """Return (V, 2) points around a window with a margin of pixels, in another CRS; NaN where it has none."""
+    assert info.transform is not None, "only georeferenced rasters lie anywhere"
+    along = np.linspace(0, 1, _ALONG)
+    cols = window.col - margin + along * (window.width + 2 * margin)
+    rows = window.row - margin + along * (window.height + 2 * margin)
+    sides = [(cols, np.full(_ALONG, rows[0])), (np.full(_ALONG, cols[-1]), rows)]
+    sides += [(cols[::-1], np.full(_ALONG, rows[-1])), (np.full(_ALONG, cols[0]), rows[::-1])]
+    xy = np.array([info.transform @ point for side in sides for point in zip(*side, strict=True)])
+    move = between(info.crs, crs)
+    return xy if move is None else move(xy)
+
+
+def cover_pixels(shapes: Sequence[Any], window: Window, *, touched: bool = False) -> NDArray[np.bool_]:
     """Return an (H, W) mask of pixels whose centre is in one of the polygons, given in columns and rows.
 
     Args:
         shapes: shapely polygons, or others with `__geo_interface__`.
+        touched: take in every pixel that a polygon touches.
     """
     if not len(shapes):
         return np.zeros((window.height, window.width), np.bool_)
@@ -131,6 +139,7 @@ def cover_pixels(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
         default_value=1,
         dtype="uint8",
         transform=Affine.translation(window.col, window.row),
+        all_touched=touched,
     )
     inside: NDArray[np.bool_] = burned.view(np.bool_)
     return inside

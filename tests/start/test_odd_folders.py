@@ -7,9 +7,11 @@ import cv2
 import numpy as np
 import pyogrio.raw
 import pytest
+import rasterio
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
+from rasterio.warp import transform, transform_bounds
 
 from datasets.start.legends import find_legend
 from datasets.start.look import look
@@ -518,3 +520,35 @@ def test_values_that_look_like_no_class_are_ignored_with_counts(tmp_path: Path, 
     assert f"{5 * 6 * made.SIZE[0]:,} pixels" in ignored.reason
     assert "30 pixels" in ignored.reason
     assert [each.code for each in dataset.classes.classes] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("pixel", [0.3, 2.0, 9.0])
+@pytest.mark.parametrize("crs", [None, "EPSG:4326"])
+def test_one_raster_of_labels_has_the_classes_that_lie_on_images(
+    crs: str | None, pixel: float, tmp_path: Path, rng: Rng
+) -> None:
+    """Images are turned by 30 degrees; three pixels beside them the label has another value."""
+    turned = rasterio.Affine.translation(made.LEFT, made.TOP) @ rasterio.Affine.rotation(30)
+    places = [turned @ rasterio.Affine(0.5, 0, 60 * i, 0, -0.5, 0) for i in range(4)]
+    for i, place in enumerate(places):
+        made.save(tmp_path / f"im/s{i}.tif", made.image(rng), crs="EPSG:25833", transform=place)
+    low, high = (made.LEFT - 40, made.TOP - 60), (made.LEFT + 240, made.TOP + 180)
+    cols, rows = (int((b - a) / pixel) for a, b in zip(low, high, strict=True))
+    x, y = np.meshgrid(np.arange(cols) + 0.5, np.arange(rows) + 0.5)
+    if crs is None:
+        grid = rasterio.Affine(pixel, 0, low[0], 0, -pixel, high[1])
+        east, north = grid.c + pixel * x, grid.f - pixel * y
+    else:
+        west, south, right, top = transform_bounds("EPSG:25833", crs, *low, *high)
+        grid = rasterio.Affine((right - west) / cols, 0, west, 0, (south - top) / rows, top)
+        moved = transform(crs, "EPSG:25833", (grid.c + grid.a * x).ravel(), (grid.f + grid.e * y).ravel())
+        east, north = (np.reshape(each, x.shape) for each in moved)
+    label, margin = np.full(x.shape, 9, np.uint8), 6 * pixel
+    for place in places:
+        col, row = ~place @ (east, north)
+        on = (col > -margin) & (col < made.SIZE[1] + margin) & (row > -margin) & (row < made.SIZE[0] + margin)
+        label[on] = rng.integers(1, 4, int(on.sum()))
+    made.save(tmp_path / "lc.tif", label, crs=crs or "EPSG:25833", transform=grid)
+    _, recipe, dataset = made.planned(tmp_path)
+    assert [each.code for each in recipe.dataset.classes] == [1, 2, 3]
+    assert len(dataset.scenes) == 4
