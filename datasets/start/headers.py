@@ -13,6 +13,7 @@ from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import KnownRasters, RasterInfo, open_raster, outlines
 from segmenter.raster.ground import alignment_errors, both_placed
+from segmenter.raster.placement import LabelPart, part_under
 
 from ..contents import Contents
 from .sight import drivers_of
@@ -143,3 +144,13 @@ def unreadable(contents: Contents, seen: Sequence[SeenScene], bands: tuple[int, 
 
     faults = in_threads(fault, seen, description="looking at images", unit="scene")
     return {each.scene.name: why for each, why in zip(seen, faults, strict=True) if why}
+
+
+def parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[LabelPart]]:
+    """Return the parts of each label that images lie on."""
+    parts: dict[str, list[LabelPart]] = {}
+    for each in seen:
+        if each.image is not None and each.label is not None:
+            under = part_under(each.image, each.label)
+            parts.setdefault(each.paths[1], []).extend([] if under is None else [under])
+    return parts

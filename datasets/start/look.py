@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset
 from segmenter.raster import KnownRasters, RasterInfo, crs_title, quiet_gdal
-from segmenter.raster.placement import Part, part_under
 
 from .. import load_dataset
 from ..check import image_lines
@@ -26,7 +25,7 @@ from ..made import SKIPPED, MadeFilesError
 from .choice import Choice, limit_questions, nest_choices
 from .classes import SPARSE, asked_of_tag, class_choices, is_tag_a_class, mask_choices
 from .folder_facts import find_pairs, refuse_sheets
-from .headers import Damaged, SeenScene, headers, unreadable
+from .headers import Damaged, SeenScene, headers, parts_with_images, unreadable
 from .legends import find_legend
 from .lists import told_splits
 from .names import Patterns
@@ -166,8 +165,7 @@ def _choices(place: DataPlace, facts: Patterns, contents: Contents) -> Iterator[
     elif facts.masks:
         damaged = yield from mask_choices(root, facts, [each.scene for each in used], drivers)
     else:
-        parts = _parts_with_images(used) if placed else {}
-        damaged = yield from _value_choices(place, facts, used, tallies, contents.files, parts)
+        damaged = yield from _value_choices(place, facts, used, tallies, contents.files, placed)
     left |= {each.scene.name: damaged[each.paths[1]] for each in used if each.paths[1] in damaged}
     used = [each for each in used if each.scene.name not in left]
     poor = _of_fewer_bands(used)
@@ -261,11 +259,11 @@ def _value_choices(
     used: Sequence[SeenScene],
     tallies: dict[str, Tally],
     files: KnownRasters,
-    parts: Mapping[str, Sequence[Part]],
+    placed: bool,
 ) -> Generator[Choice, None, Damaged]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     root = place.root
-    values = count_values(root, infos, tallies, files, parts)
+    values = count_values(root, infos, tallies, files, parts_with_images(used) if placed else {})
     colours = values.encoding == "colours"
     stored = {info.nodata[0] for info in infos.values()}
     tags = {int(tag) for tag in stored if tag is not None and 0 <= tag < 0xFFFF}
@@ -324,16 +322,6 @@ def _asked_of_tags(tags: set[int], held: int, ignored: Iterable[int]) -> Choice:
         "dataset.ignore": sorted({*ignored, *tags} - {held}),
     }
     return Choice("dataset.label_nodata", "ignore", "", question=question, instead=instead)
-
-
-def _parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[Part]]:
-    """Return the parts of each label that images lie on."""
-    parts: dict[str, list[Part]] = {}
-    for each in seen:
-        if each.image is not None and each.label is not None:
-            under = part_under(each.image, each.label)
-            parts.setdefault(each.paths[1], []).extend([] if under is None else [under])
-    return parts
 
 
 def _refuse_objects(place: DataPlace, used: Sequence[SeenScene], values: LabelValues) -> None:

@@ -20,7 +20,7 @@ from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Encoding, pack_colours
 from segmenter.raster import KnownRasters, LabelRaster, RasterInfo, open_raster
-from segmenter.raster.placement import Part
+from segmenter.raster.placement import LabelPart
 
 from ..contents import in_turn, pieces
 from ..files import in_hash_order
@@ -93,7 +93,7 @@ def count_values(
     infos: dict[str, RasterInfo],
     tallies: Mapping[str, Tally] = MappingProxyType({}),
     files: KnownRasters | None = None,
-    parts: Mapping[str, Sequence[Part]] = MappingProxyType({}),
+    parts: Mapping[str, Sequence[LabelPart]] = MappingProxyType({}),
 ) -> LabelValues:
     """Return the values of label rasters; reads them, with a bar.
 
@@ -165,7 +165,7 @@ def _count(
     colours: bool,
     tallies: Mapping[str, Tally],
     files: KnownRasters,
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[LabelPart]],
     path: str,
 ) -> tuple[dict[int, int] | RasterError, int]:
     """Return the pixels of each value of a label, and those without one; or why it cannot be read."""
@@ -179,7 +179,7 @@ def _count(
         return error, 0
 
 
-def tally_of(label: LabelRaster, parts: Sequence[Part] | None = None) -> Tally:
+def tally_of(label: LabelRaster, parts: Sequence[LabelPart] | None = None) -> Tally:
     """Return the pixels of each value of an open label, or of parts of it, and those without one.
 
     Raises:

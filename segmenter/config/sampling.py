@@ -157,8 +157,6 @@ class SamplingConfig(Section):
         for key, method in _USED_BY.items():
             if self.method != method and self._is_set(key):
                 raise _unused_error(key, f"method: {method}", self.method)
-        if self.coverage == "off" and self._is_set("max_repeats_per_tile"):
-            raise _unused_error("max_repeats_per_tile", "coverage: relaxed or strict", self.coverage)
         return self
 
     @model_validator(mode="after")

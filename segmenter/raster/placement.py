@@ -171,7 +171,7 @@ class _Placing:
         )
 
 
-class Part(NamedTuple):
+class LabelPart(NamedTuple):
     """Pixels of a label that an image lies on.
 
     Attributes:
@@ -190,7 +190,7 @@ class Part(NamedTuple):
         return cover_pixels([whole], piece, touched=True)
 
 
-def part_under(image: RasterInfo, label: RasterInfo) -> Part | None:
+def part_under(image: RasterInfo, label: RasterInfo) -> LabelPart | None:
     """Return the label's pixels that an image touches; None: there are none."""
     window = Window.of(image.size)
     under = _label_pixels(image, label, window, 0)
@@ -198,7 +198,7 @@ def part_under(image: RasterInfo, label: RasterInfo) -> Part | None:
         return None
     ring = ring_around(image, window, label.crs)
     broken = label.crs is not None and label.crs.is_geographic and np.ptp(ring[:, 0]) > 180
-    return Part(under, None if broken else to_pixels(label)(ring))
+    return LabelPart(under, None if broken else to_pixels(label)(ring))
 
 
 def _label_pixels(image: RasterInfo, label: RasterInfo, window: Window, margin: int) -> Window | None:

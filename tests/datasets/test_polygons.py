@@ -264,7 +264,7 @@ def test_a_recipe_is_read_and_explained(scenes: Path) -> None:
         ({"vector": {"values": {"a": "sea"}}}, r"vector\.values: .* got sea"),
         ({"classes": [{"name": "ignore"}]}, r"dataset\.classes"),
         ({"encoding": "colours"}, r"dataset\.encoding"),
-        ({"labels": "{name}.tif.png"}, "every class to have a code"),
+        ({"labels": "{name}.tif.png"}, r"dataset\.vector: is for labels that are polygons"),
     ):
         with pytest.raises(ConfigError, match=line):
             recipe(scenes, **changes)

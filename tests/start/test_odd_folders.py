@@ -174,7 +174,7 @@ def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng
     assert by_key(choices)["dataset.split.leave_out"].left
     assert len(dataset.scenes) == 8
     made.save(tmp_path / "gt/s5.png", made.label([0, 1, 2], size=(61, 86)))
-    with refused(DatasetError, where=str(tmp_path), expected="labels that fit their images"):
+    with refused(DatasetError, where=str(tmp_path), expected="labels that fit them"):
         look(tmp_path)
 
 
