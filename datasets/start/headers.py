@@ -147,10 +147,10 @@ def unreadable(contents: Contents, seen: Sequence[SeenScene], bands: tuple[int, 
 
 
 def parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[LabelPart]]:
-    """Return the parts of each label that images lie on."""
+    """Return the parts of each label that images lie on; files without a place have none."""
     parts: dict[str, list[LabelPart]] = {}
     for each in seen:
-        if each.image is not None and each.label is not None:
+        if each.image is not None and each.label is not None and both_placed(each.image, each.label):
             under = part_under(each.image, each.label)
             parts.setdefault(each.paths[1], []).extend([] if under is None else [under])
     return parts

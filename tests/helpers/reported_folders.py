@@ -322,6 +322,16 @@ def two_tags(to: Folder) -> None:
         to.save(f"labels/s{i}.tif", label, i, nodata=tag)
 
 
+def one_without_place(to: Folder) -> None:
+    """Every other label is larger than its image, by a frame of another value; one pair has no georeference."""
+    for i in range(8):
+        label, at = field_of(i), None if i == 5 else i
+        to.save(f"images/s{i}.tif", picture(label, i), at)
+        to.save(
+            f"labels/s{i}.tif", label if i % 2 else np.pad(label, ((0, 2), (0, 3)), constant_values=9), at
+        )
+
+
 def mosaic(frame: int, images: int = 6, cut: int = 0) -> Callable[[Folder], None]:
     """One raster of labels, 20 pixels wider than all images on each side, less `cut` columns."""
 

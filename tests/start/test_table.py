@@ -409,6 +409,11 @@ TABLE: dict[str, Row] = {
     "one raster of labels, of other values where no image is": Row(
         to.mosaic(7), "right", {"codes": [1, 2, 3], "scenes": 6, "ignore": None}
     ),
+    "labels with frames of another value, and a pair without a place": Row(
+        to.one_without_place,
+        "right",
+        {"codes": [0, 1, 2], "labels_by": "georeference", "leave_out": ["s5"]},
+    ),
     "one raster of labels, which misses an image": Row(
         to.mosaic(0, cut=130), "right", {"codes": [1, 2, 3], "unlabelled": "skip", "leave_out": None}
     ),
