@@ -323,7 +323,7 @@ def two_tags(to: Folder) -> None:
 
 
 def one_without_place(to: Folder) -> None:
-    """Every other label is larger than its image, by a frame of another value; one pair has no georeference."""
+    """Every other label is larger than its image, by pixels of another value; one pair has no place."""
     for i in range(8):
         label, at = field_of(i), None if i == 5 else i
         to.save(f"images/s{i}.tif", picture(label, i), at)
