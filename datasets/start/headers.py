@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from segmenter.base.errors import BandsError, SegmenterError
+from segmenter.base.errors import BandsError, RasterError, SegmenterError
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import KnownRasters, RasterInfo, open_raster, outlines
@@ -151,6 +151,9 @@ def parts_with_images(seen: Sequence[SeenScene]) -> dict[str, list[LabelPart]]:
     parts: dict[str, list[LabelPart]] = {}
     for each in seen:
         if each.image is not None and each.label is not None and both_placed(each.image, each.label):
-            under = part_under(each.image, each.label)
-            parts.setdefault(each.paths[1], []).extend([] if under is None else [under])
+            own = parts.setdefault(each.paths[1], [])
+            with contextlib.suppress(
+                RasterError
+            ):  # an image where the label's CRS ends is named when it is placed
+                own += filter(None, [part_under(each.image, each.label)])
     return parts

@@ -206,12 +206,10 @@ def _of_table(stem: str, lines: Sequence[str], called: Called) -> list[Listed]:
     name of the file speak of splits.
     """
     tables = [re.split(r"\s*[,;\t]\s*", line) for line in lines]
-    if flagged := _of_flags(tables, lines):
-        return flagged
     rows = [cells if len(cells) > 1 else [cells[0].split()[-1], *cells[0].split()] for cells in tables]
     columns = [[split_of_word(cell) for cell in each] for each in zip_longest(*rows, fillvalue="")]
     if not any(map(any, columns)):
-        return []
+        return _of_flags(tables, lines)
     known = [bool(_scenes_of_line(line, called)) for line in lines]
     best: list[Listed] = []
     for title, parts in zip_longest(rows[0], columns, fillvalue=""):
@@ -220,7 +218,7 @@ def _of_table(stem: str, lines: Sequence[str], called: Called) -> list[Listed]:
         own = [row for row, part in enumerate(parts) if part and (row or known[0])]
         if 2 * sum(known[row] for row in own) > sum(known) and len(own) > len(best):
             best = [(parts[row], lines[row]) for row in own]
-    return best
+    return best or _of_flags(tables, lines)
 
 
 def _of_flags(tables: Sequence[Sequence[str]], lines: Sequence[str]) -> list[Listed]:

@@ -295,7 +295,7 @@ def _value_choices(
         likely, doubtful = is_tag_a_class(tagged, tag, legend)
         chosen = choices(tagged if likely else values)
         if doubtful and places(tag).empty < SPARSE:
-            chosen = asked_of_tag(chosen, choices(values if likely else tagged), tagged, int(tag), likely)
+            chosen = asked_of_tag(chosen, choices(values if likely else tagged), tagged, tag, likely)
         values = tagged if likely else values
     else:
         chosen = choices(values)

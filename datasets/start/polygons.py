@@ -69,22 +69,28 @@ def polygon_choices(
     if not whole:
         raise DatasetError(root, f"no file of polygons can be read; {damaged[files[0]]}")
     several = [layer for layer, count in layers.items() if count > len(whole) // 2]
-    several = several if len(several) > 1 else []
-    if not several:
-        yield from classes_told(root, whole, None)[0]
-        return damaged
+    yield from _choose_layer(root, whole, several) if len(several) > 1 else classes_told(root, whole, None)[0]
+    return damaged
+
+
+def _choose_layer(root: Path, files: Sequence[str], several: Sequence[str]) -> Iterator[Choice]:
+    """Yield the layer whose attribute tells classes, and its classes; if several do, it is asked.
+
+    Raises:
+        DatasetError: none has a polygon, or none tells classes.
+    """
     readings = dict[str, tuple[list[Choice], int]]()
     for layer in several:
         with suppress(DatasetError):
-            readings[layer] = classes_told(root, whole, layer)
+            readings[layer] = classes_told(root, files, layer)
     if not readings:
-        raise DatasetError(root, expected="a layer of polygons", got=f"{few(several)} of {few(whole)}")
+        raise DatasetError(root, expected="a layer of polygons", got=f"{few(several)} of {few(files)}")
     first, *others = sorted(readings, key=lambda layer: (-min(2, readings[layer][1]), several.index(layer)))
     if others and readings[first][1] == readings[others[0]][1] < 2:
         raise DatasetError(
             root,
             expected="a layer with an attribute that tells classes",
-            got=f"{few([first, *others], 3)} of {few(whole, 2)}, none with one",
+            got=f"{few([first, *others], 3)} of {few(files, 2)}, none with one",
             remedy="if each layer is a class, merge them: ogrmerge.py -single -src_layer_field_name class "
             "-src_layer_field_content {LAYER_NAME} -o all.gpkg FILE; if one is the labels, take it out: "
             "ogr2ogr labels.gpkg FILE LAYER",
@@ -103,7 +109,6 @@ def polygon_choices(
         choice = Choice(choice.key, first, why, question=question, instead=instead)
     yield choice
     yield from readings[first][0]
-    return damaged
 
 
 def _crs_choice(root: Path, files: Sequence[str], images: Sequence[RasterInfo]) -> Iterator[Choice]:

@@ -15,6 +15,7 @@ import rasterio
 import shapely
 from numpy.typing import NDArray
 from rasterio.enums import Resampling
+from rasterio.warp import transform_bounds
 
 from tests.helpers import made_folders as made
 
@@ -346,6 +347,18 @@ def mosaic(frame: int, images: int = 6, cut: int = 0) -> Callable[[Folder], None
         made.save(to.root / "labels.tif", label[:, : label.shape[1] - cut], **where)
 
     return make
+
+
+def one_nowhere(to: Folder) -> None:
+    """One raster of labels in degrees; an image has coordinates that no CRS has."""
+    for i in range(8):
+        at = made.place(100 * i) if i != 5 else made.place(1 << 100)
+        made.save(to.root / f"images/s{i}.tif", picture(field_of(i), i), **at)
+    around = made.LEFT - 50, made.TOP - 100, made.LEFT + 500, made.TOP + 50
+    west, south, east, north = transform_bounds("EPSG:25833", "EPSG:4326", *around)
+    label = np.kron(np.random.default_rng(0).integers(1, 4, (15, 55)), np.ones((20, 20), np.int64))
+    grid = rasterio.Affine((east - west) / 1100, 0, west, 0, (south - north) / 300, north)
+    made.save(to.root / "lc.tif", label.astype(np.uint8), crs="EPSG:4326", transform=grid)
 
 
 # ------------------------------------------------------------------------------ polygons, sheets, dates

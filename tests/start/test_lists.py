@@ -63,6 +63,7 @@ def test_lines_of_lists_name_images_or_labels_with_spaces_or_several(
         ("dataset.yaml", "splits:\n  train: [s0, s2]\n  val: [s1]\n"),
         ("split.csv", "tile,train,val\ns0,1,0\ns1,0,1\ns2,1,0\n"),
         ("tiles.csv", "image,is_valid\nS0/IMAGE.TIF,False\nS1/IMAGE.TIF,True\nS2/IMAGE.TIF,False\n"),
+        ("tiles.csv", "tile,is_test,split\ns0,0,train\ns1,0,val\ns2,0,train\n"),
         ("VAL.TXT", "S1\\Image.TIF\n"),
         ("tiles.csv", "Tile,Split\nS0,TRAIN\nS1,VAL\nS2,TRAIN\n"),
         ("val.json", '["s1/label.tif"]'),

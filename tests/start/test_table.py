@@ -414,6 +414,9 @@ TABLE: dict[str, Row] = {
         "right",
         {"codes": [0, 1, 2], "labels_by": "georeference", "leave_out": ["s5"]},
     ),
+    "one raster of labels, and an image that is nowhere": Row(
+        to.one_nowhere, "right", {"codes": [1, 2, 3], "leave_out": ["s5"], "scenes": 7}
+    ),
     "one raster of labels, which misses an image": Row(
         to.mosaic(0, cut=130), "right", {"codes": [1, 2, 3], "unlabelled": "skip", "leave_out": None}
     ),

@@ -200,7 +200,14 @@ def column_of(path: Path, layer: str, column: str) -> list[str]:
 
 
 def _texts(values: Iterable[Any]) -> list[str]:
-    return ["" if value is None or value != value else _code(str(value).strip()) for value in values]
+    return [
+        ""
+        if value is None or value != value
+        else _code(str(value))
+        if isinstance(value, float)
+        else str(value).strip()
+        for value in values
+    ]
 
 
 def _code(text: str) -> str:
